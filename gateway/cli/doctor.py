@@ -67,7 +67,7 @@ def _hardware(inventory: Inventory) -> list[Diagnosis]:
 
 
 def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
-    """Return runtimes that are broken or in conflict.
+    """Return runtimes that are broken or in conflict, and plugins that cannot be used.
 
     An absent one is no finding as long as any engine is installed.
     """
@@ -78,6 +78,10 @@ def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
         Diagnosis(f"runtime {status.name}", status.problem, status.remedy)
         for status in engines
         if status.problem and (status.version or absent_all)
+    ] + [
+        Diagnosis(f"provider {provider} {plugin.version}", plugin.problem, plugin.remedy)
+        for provider, plugin in surveyed.plugins.items()
+        if plugin.problem
     ]
 
 

@@ -117,6 +117,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "runtime": candidate.variant.runtime,
         "precision": candidate.variant.precision,
         "accelerator": candidate.accelerator,
+        "provider": candidate.budget.provider or None,
         "rank": candidate.rank,
         "eligible": candidate.eligible,
         "reason": candidate.reason,
@@ -143,7 +144,7 @@ async def _candidates(
     with progress() as bar:
         task = bar.add_task("trying variants", total=len(untried(known)))
         for candidate in untried(known):
-            bar.update(task, description=f"trying {candidate.variant.name} on {candidate.accelerator}")
+            bar.update(task, description=f"trying {candidate.variant.name} on {candidate.where}")
             await loader.prove(release, manifest, candidate)
             bar.advance(task)
     return loader.candidates(manifest)
@@ -174,7 +175,7 @@ def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objecti
     """Return which variant serves and why, or why none does."""
     if chosen is None:
         return f"refused: {obstacle}"
-    where = f"{chosen.variant.name} on {chosen.accelerator}"
+    where = f"{chosen.variant.name} on {chosen.where}"
     if obstacle:
         return f"refused: {obstacle}\nwithout that, {where} would serve"
     if not chosen.passed:
@@ -209,4 +210,4 @@ def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
         )
     name = f"{candidate.variant.name} ◀" if candidate is chosen else candidate.variant.name
     rank, eligible = str(candidate.rank or ""), mark(candidate.eligible)
-    return rank, name, candidate.accelerator or "", eligible, candidate.level, *figures
+    return rank, name, candidate.where, eligible, candidate.level, *figures

@@ -6,8 +6,9 @@ import argparse
 import asyncio
 
 from gateway import assembly
+from gateway.assembly import MachineSurvey
 from gateway.cli.common import configured, root_folder
-from gateway.domain.inventory import Accelerator, Inventory
+from gateway.domain.inventory import Accelerator
 from gateway.hardware.report import inventory_json
 from gateway.terminal.tables import mark, print_json, print_table
 
@@ -17,20 +18,24 @@ def command(arguments: argparse.Namespace) -> int:
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
         origin = surveyed.profile.origin if surveyed.profile else None
-        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), "profile_from": origin})
+        providers = {name: plugin.version for name, plugin in surveyed.plugins.items()}
+        inventory = inventory_json(surveyed.inventory, surveyed.profile_name)
+        print_json({**inventory, "profile_from": origin, "providers": providers})
     else:
-        _print(surveyed.inventory, surveyed.profile_sentence)
+        _print(surveyed)
     return 0
 
 
-def _print(inventory: Inventory, profile: str) -> None:
+def _print(surveyed: MachineSurvey) -> None:
+    inventory = surveyed.inventory
     cpu, memory = inventory.cpu, inventory.memory_bytes
     facts = (
-        ("profile", profile),
+        ("profile", surveyed.profile_sentence),
         ("architecture", inventory.arch or "unknown"),
         ("board", inventory.board.model or "unknown"),
         ("processor", f"{cpu.model or 'unknown'} ({cpu.cores or '?'} cores)"),
         ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+        *(("provider", f"{name} {plugin.version}") for name, plugin in surveyed.plugins.items()),
     )
     for name, value in facts:
         print(f"{name:14}{value}")

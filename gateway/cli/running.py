@@ -192,7 +192,8 @@ def _served(client: GatewayClient, line: dict[str, Any]) -> Served:
     except RequestError as error:  # it was unloaded after the index was read
         return Served(name, version, "UNAVAILABLE", error.message)
     facts = {key: value["string_value"] for key, value in config["parameters"].items()}
-    variant, accelerator, level, why = (facts.get(key, "") for key in ("variant", "accelerator", "level", "reason"))
+    variant, level, why = (facts.get(key, "") for key in ("variant", "level", "reason"))
+    accelerator = " by ".join(facts[key] for key in ("accelerator", "provider") if key in facts)
     signed, reason = facts.get("signed") == "true", "; ".join(filter(None, (line["reason"], facts.get("loop"))))
     return Served(name, version, state, reason, variant, accelerator, signed, level, why)
 

@@ -60,8 +60,11 @@ class Runtime(Protocol):
     def import_engine(self) -> None:
         """Import the engine, open nothing and start no thread: the process may be forked. Raises VariantError."""
 
-    def devices(self) -> Sequence[str]:
-        """Return the engine's own list ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
+    def devices(self, plugin: str = "") -> Sequence[str]:
+        """Return the engine's own list ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die.
+
+        With the provider of one of its plugins, return the kinds of accelerators that this one offers.
+        """
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load and compile. `files` is the folder to which artifact paths are relative. Raises VariantError."""

@@ -6,12 +6,13 @@ The file format is described for people in device_profiles/SCHEMA.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gateway.domain.document import Table, read_document
 from gateway.domain.inventory import ACCELERATOR_KINDS, CPU, Inventory
 from gateway.domain.manifest import PRECISIONS
-from gateway.domain.runtimes import RUNTIMES
+from gateway.domain.runtimes import RUNTIMES, RuntimeSpec
 
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
@@ -57,7 +58,7 @@ class Budget:
 
 
 OTHERS = "others"
-"""Runtime name in a profile's ladder for every runtime that no other step names for this accelerator."""
+"""Runtime name in a profile's ladder for every runtime that can use the accelerator and has no other step there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,14 @@ def _without_others(ladder: Sequence[LadderStep]) -> tuple[LadderStep, ...]:
     return tuple(
         replace(step, runtime=name)
         for step in ladder
-        for name in (RUNTIMES if step.runtime == OTHERS else (step.runtime,))
-        if step.runtime != OTHERS or (step.accelerator, name) not in named
+        for name, spec in RUNTIMES.items()
+        if name == step.runtime or (step.runtime == OTHERS and _is_other(step.accelerator, spec, named))
     )
+
+
+def _is_other(accelerator: str, spec: RuntimeSpec, named: AbstractSet[tuple[str, str]]) -> bool:
+    usable = accelerator == CPU or bool(spec.lists(accelerator))
+    return usable and (accelerator, spec.name) not in named
 
 
 def _options(table: Table | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from gateway.domain.inventory import CPU, Accelerator, Inventory, Rung
 from gateway.domain.manifest import LEVELS, ModelManifest, Variant
 from gateway.domain.profile import LadderStep, Profile
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Measurement, RuntimeStatus, SessionBudget, Verdict
 
 OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
@@ -55,6 +56,16 @@ class Candidate:
     verdict: Verdict | None = None
 
     @property
+    def place(self) -> tuple[str, str, str]:
+        """Return variant, accelerator and plugin provider, which distinguish candidates of one release."""
+        return self.variant.name, self.accelerator or "", self.budget.provider
+
+    @property
+    def where(self) -> str:
+        """Return the accelerator and, if there is one, the plugin provider, for people."""
+        return " by ".join(filter(None, self.place[1:]))
+
+    @property
     def fits(self) -> bool:
         """Return True if its hardware and software are present, whatever its trial here found."""
         return self.eligible or self.verdict is not None
@@ -78,9 +89,10 @@ class Candidate:
 def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
     """Return every variant on every accelerator with a step, in ladder order; then variants without a step."""
     placed = [
-        (position, variant.accuracy or 0.0, index, _place(manifest, variant, step, site))
+        (position, variant.accuracy or 0.0, index, _place(manifest, variant, step, provider, site))
         for index, variant in enumerate(manifest.variants)
         for position, step in _positions(variant, site.profile)
+        for provider in _providers(step, site.runtimes)
     ]
     placed.sort(key=lambda entry: (entry[0], -entry[1], entry[2]))
     ranked = [replace(entry[3], rank=rank) for rank, entry in enumerate(placed, 1)]
@@ -186,9 +198,9 @@ def _costs(candidates: Sequence[Candidate], objective: str) -> dict[int | None, 
 
 
 def _distinguished(candidate: Candidate, chosen: Candidate) -> str:
-    """Return the variant's name, with its accelerator if that differs from the chosen one's."""
+    """Return the variant's name, with its accelerator and provider if they differ from the chosen one's."""
     name = candidate.variant.name
-    return name if candidate.accelerator == chosen.accelerator else f"{name} on {candidate.accelerator}"
+    return name if candidate.place[1:] == chosen.place[1:] else f"{name} on {candidate.where}"
 
 
 def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -206,15 +218,31 @@ def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int]
     return list(found.values())
 
 
-def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, site: Site) -> Candidate:
+def _providers(step: LadderStep, runtimes: Mapping[str, RuntimeStatus] | None) -> list[str]:
+    """Return the providers to try on a step: "" for the runtime itself, then installed plugins, or a missing one.
+
+    The step's option `providers` limits them, and has the first choice first.
+    """
+    spec, status = RUNTIMES[step.runtime], (runtimes or {}).get(step.runtime)
+    plugins = [plugin.provider for plugin in spec.plugins_on(step.accelerator)]
+    found = [""] if not plugins or step.accelerator == CPU or step.accelerator in spec.devices else []
+    found += [name for name in plugins if status and name in status.plugins]
+    if plugins and (wanted := step.options.get("providers")):
+        names = dict.fromkeys(name if name in plugins else "" for name in map(str.strip, wanted.split(",")))
+        found, plugins = [name for name in names if name in found], [name for name in names if name]
+    return found or plugins[:1] or [""]
+
+
+def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, provider: str, site: Site) -> Candidate:
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
     allowed = site.profile.budget.memory_bytes
     compiled = f"{site.cache_dir}/{variant.content}" if site.cache_dir and step.accelerator != CPU else ""
-    budget = SessionBudget(site.threads, step.accelerator, step.options, compiled, allowed)
+    budget = SessionBudget(site.threads, step.accelerator, step.options, compiled, allowed, provider)
     obstacle = (
         _device_obstacle(step, device)
         or _feature_obstacle(variant, site.inventory)
         or _runtime_obstacle(variant, site.runtimes)
+        or _plugin_obstacle(variant, step.accelerator, provider, site.runtimes)
         or _accuracy_loss(manifest, variant.accuracy)
     )
     reason = obstacle or "not tried on this device yet"
@@ -250,6 +278,20 @@ def _runtime_obstacle(variant: Variant, runtimes: Mapping[str, RuntimeStatus] | 
         return ""
     status = runtimes.get(variant.runtime) or RuntimeStatus(variant.runtime, problem="unknown runtime")
     return f"runtime {status.name}: {status.problem}; {status.remedy}".rstrip("; ") if status.problem else ""
+
+
+def _plugin_obstacle(
+    variant: Variant, accelerator: str, provider: str, runtimes: Mapping[str, RuntimeStatus] | None
+) -> str:
+    if not provider or runtimes is None:
+        return ""
+    status = runtimes[variant.runtime].plugins.get(provider)
+    if status is None:
+        return f"{provider} is not installed; pip install {RUNTIMES[variant.runtime].plugin(provider).distributions[0]}"
+    if status.problem:
+        return f"{status.problem}; {status.remedy}"
+    lacks = status.accelerators is not None and accelerator not in status.accelerators
+    return f"{provider} {status.version} offers no {accelerator} on this device" if lacks else ""
 
 
 def _memory_obstacle(candidate: Candidate, verdict: Verdict) -> str:

@@ -191,6 +191,7 @@ class Placement:
     `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
     of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
     that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
+    `provider` is the plugin of the runtime that runs it, or "".
     """
 
     variant: str
@@ -204,3 +205,9 @@ class Placement:
     joining: str = ""
     remarks: tuple[str, ...] = ()
     loop: str = ""
+    provider: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Return variant, accelerator and plugin provider, as `Candidate.place` does."""
+        return self.variant, self.accelerator, self.provider

@@ -19,7 +19,7 @@ class SessionBudget:
     """Resources of one session: threads (≥ 1; the most that a trial may choose) and the ladder step's options.
 
     `cache_dir`: a folder for what is compiled from this variant ("": none). `memory_bytes`: the most that it may add to
-    the process (0: not bounded).
+    the process (0: not bounded). `provider`: the plugin of the runtime that runs it ("": the runtime itself).
     """
 
     threads: int = 1
@@ -27,6 +27,7 @@ class SessionBudget:
     options: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str = ""
     memory_bytes: int = 0
+    provider: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +130,32 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """Installed plugin of a runtime: the accelerators that it offers here (None: not asked), or the problem."""
+
+    version: str
+    accelerators: tuple[str, ...] | None = None
+    problem: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """Availability of a runtime, or the problem and its remedy. `version` is None if no package is installed."""
+    """Availability of a runtime, or the problem and its remedy. `version` is None if no package is installed.
+
+    `plugins` are those that are installed, by provider.
+    """
 
     name: str
     version: str | None = None
     problem: str = ""
     remedy: str = ""
+    plugins: Mapping[str, PluginStatus] = field(default_factory=dict)
+
+    def version_of(self, provider: str) -> str:
+        """Return the version on which a verdict depends: the runtime's and, if given, the plugin's."""
+        version = self.version or ""
+        return f"{version}, {provider} {self.plugins[provider].version}" if provider in self.plugins else version
 
 
 def verdict_key(

@@ -99,6 +99,7 @@ class Fitting:
             level=candidate.level,
             joining=self._not_joined(declared, candidate),
             remarks=candidate.verdict.remarks if candidate.verdict else (),
+            provider=candidate.budget.provider,
         )
 
     def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,7 @@ from gateway.domain.selection import (
 )
 from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import SessionBudget, Signature, Verdict, remeasured, verdict_key
+from gateway.engine.exclusive import ExclusiveUse
 from gateway.engine.priority import stepped_back
 from gateway.engine.threads import begin
 
@@ -81,6 +82,7 @@ class Loader:
     publish: Publish
     witness: Witness = lambda _manifest, _folder, _verdict: None
     require: str = ""
+    exclusive: ExclusiveUse = field(default_factory=ExclusiveUse)
 
     async def manifest(self, release: Release) -> ModelManifest:
         """Return the release's manifest. A child process completes that of a bare model. Raises VariantError."""
@@ -104,7 +106,11 @@ class Loader:
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
         """Try one candidate in a child process, and keep the verdict; after an earlier one see `remeasured`."""
-        verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
+        async with self.exclusive.turn(candidate):
+            if held := self.exclusive.obstacle(candidate):
+                verdict = Verdict(False, held, transient=True)
+            else:
+                verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
         if (before := candidate.verdict) is not None:
             verdict = remeasured(before, verdict, time.time())
         if not verdict.transient:
@@ -133,7 +139,8 @@ class Loader:
         call = partial(self._open, release, candidate, manifest)
         nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
         try:
-            return await _opened(begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call))
+            async with self.exclusive.turn(candidate):
+                return await _opened(begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call))
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: an error of an engine refuses this model only
@@ -170,6 +177,7 @@ class Loader:
         budget = replace(candidate.budget, threads=candidate.verdict.threads if candidate.verdict else 1)
         witness = self.witness(manifest, release.folder, candidate.verdict)
         session = self.open_session(manifest, candidate.variant, release.folder, budget)
+        session = self.exclusive.held(candidate, f"{manifest.name}/{manifest.version}", session)
         return Opened(release, manifest, candidate, session, witness)
 
     def _in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -184,7 +192,7 @@ class Loader:
 
     def _key(self, manifest: ModelManifest, candidate: Candidate) -> str:
         status = (self.site.runtimes or {}).get(candidate.variant.runtime)
-        version = (status.version if status else None) or ""
+        version = status.version_of(candidate.budget.provider) if status else ""
         cpu = self.site.inventory.cpu
         return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
 

@@ -74,6 +74,8 @@ class ModelRepository:
         self._retrying: asyncio.Task[None] | None = None
         self.decided: Callable[[], None] = lambda: None
         """Callback after a later attempt of an undecided release served or refused it."""
+        self.changed: Callable[[], None] = lambda: None
+        """Callback after a change of what is served: `refine` may have something to try."""
         self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
         self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
@@ -226,6 +228,8 @@ class ModelRepository:
                 self._retrying = None
                 if not last and any(self._retries()):
                     self._retrying = asyncio.create_task(self._try_again(), name="undecided")
+                if not last:
+                    self.changed()
 
     def _retries(self) -> list[NextAttempt]:
         return [
@@ -257,10 +261,10 @@ class ModelRepository:
         await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
-        self._followed.set()
         for name, version in self._registry.listed() - wanted:
             if name not in kept and only in {"", name}:
                 await self._remove(name, version)
+        self._followed.set()
 
     def _keeps_others(self, release: Release) -> bool:
         """Return True if the other versions of the model stay.
@@ -385,5 +389,4 @@ class ModelRepository:
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:
-    placement = servable.placement
-    return (placement.variant, placement.accelerator) == (candidate.variant.name, candidate.accelerator)
+    return servable.placement.place == candidate.place

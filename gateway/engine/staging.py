@@ -146,12 +146,8 @@ class Staging:
 
     def _earlier_result(self, servable: Servable) -> Loaded:
         """Return the result of an earlier load."""
-        placement = servable.placement
         candidates = self._fitting.loader.candidates(servable.declared)
-        own = (
-            c for c in candidates if (c.variant.name, c.accelerator or "") == (placement.variant, placement.accelerator)
-        )
-        return self._loaded(servable, next(own, None))
+        return self._loaded(servable, next((c for c in candidates if c.place == servable.placement.place), None))
 
     @staticmethod
     def _loaded(servable: Servable, candidate: Candidate | None) -> Loaded:

@@ -28,9 +28,9 @@ class PlannedTrial:
     due_ns: int = 0
 
     @property
-    def key(self) -> tuple[str, str, str | None]:
-        """Return release digest, variant and accelerator."""
-        return self.release.digest, self.candidate.variant.name, self.candidate.accelerator
+    def key(self) -> tuple[str, ...]:
+        """Return release digest, variant, accelerator and provider."""
+        return self.release.digest, *self.candidate.place
 
 
 class TrialPlan:
@@ -38,13 +38,13 @@ class TrialPlan:
 
     def __init__(self, registry: Registry, loader: Loader) -> None:
         self._registry, self._loader = registry, loader
-        self._tried: dict[tuple[str, str, str | None], tuple[int, int]] = {}
+        self._tried: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def next(self) -> PlannedTrial | None:
         """Return the next trial, or None if nothing is left."""
         serving = [record.serving for record in self._registry.records() if record.serving]
         for held in serving:
-            for candidate in untried(self._loader.candidates(held.servable.declared)):
+            for candidate in self._untried(self._loader.candidates(held.servable.declared)):
                 trial = PlannedTrial(held.release, held.servable.declared, candidate)
                 if trial.key not in self._tried:
                     return trial
@@ -52,7 +52,7 @@ class TrialPlan:
             replace(trial, due_ns=due_ns)
             for held in serving
             for candidate in self._loader.candidates(held.servable.declared)
-            if candidate.passed and candidate.disturbed
+            if candidate.passed and candidate.disturbed and not self._loader.exclusive.obstacle(candidate)
             for trial in [PlannedTrial(held.release, held.servable.declared, candidate)]
             for count, due_ns in [self._tried.get(trial.key, (0, 0))]
             if count < REPEATS
@@ -67,4 +67,8 @@ class TrialPlan:
 
     def is_complete(self, release: Release, manifest: ModelManifest, candidates: Sequence[Candidate]) -> bool:
         """Return True if every candidate of a release was tried."""
-        return all(PlannedTrial(release, manifest, each).key in self._tried for each in untried(candidates))
+        return all(PlannedTrial(release, manifest, each).key in self._tried for each in self._untried(candidates))
+
+    def _untried(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates whose trial is due; on an accelerator that is held, none is."""
+        return [each for each in untried(candidates) if not self._loader.exclusive.obstacle(each)]

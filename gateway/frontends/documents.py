@@ -83,6 +83,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
     facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in told}
     facts["signed"] = "true" if placement.signed else "false"
+    facts |= {"provider": placement.provider} if placement.provider else {}
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     config = {
         "name": manifest.name,

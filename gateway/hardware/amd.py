@@ -10,7 +10,6 @@ from gateway.hardware.rungs import (
     Needs,
     driver_rung,
     firmware_rung,
-    no_runtime_rung,
     node_rung,
     permission_rung,
     ten,
@@ -27,8 +26,6 @@ NEEDS = {
     "amd-gpu": Needs(
         libraries=(("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),),
         library_remedy="install AMD's ROCm runtime: package rocm-hip-runtime (or libamdhip64 of your distribution)",
-        runtime="onnx",
-        devices=("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
         runtime_remedy="install AMD's build of ONNX Runtime with MIGraphX in place of the plain wheel",
     ),
     "amd-npu": Needs(),
@@ -57,7 +54,6 @@ def _npu(tree: Tree, device: PciDevice) -> Accelerator:
         firmware,
         node_rung(tree, node, "/dev/accel/accel*", "read dmesg | grep amdxdna"),
         permission_rung(tree, node, ACCEL),
-        no_runtime_rung("AMD's NPU"),
     )
     name = f"AMD NPU ({NPU_GENERATIONS.get(device.device, device.pci_id)})"
     return Accelerator("amd-npu", name, node or device.address, rungs, {"pci_id": device.pci_id})

@@ -21,8 +21,6 @@ PCI_ACCESS = NodeAccess("apex", 'SUBSYSTEM=="apex", GROUP="apex", MODE="0660"')
 _NEEDS = Needs(
     libraries=(("libedgetpu.so.1",),),
     library_remedy="install the Edge TPU library built for your LiteRT: package libedgetpu1-std",
-    runtime="litert",
-    devices=("EDGETPU",),
     runtime_remedy="install LiteRT in addition to libedgetpu1-std: pip install 'edge-inference-gateway[litert]', "
     "and stop any other process that uses this TPU",
 )

@@ -1,4 +1,4 @@
-"""Hailo accelerators: reported, no runtime yet. Only a firmware query, which is execution, separates 8 from 8L."""
+"""Hailo accelerators. Only a firmware query, which is execution, separates 8 from 8L."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gateway.hardware.rungs import (
     driver_rung,
     firmware_rung,
     loaded_module,
-    no_runtime_rung,
     node_rung,
     permission_rung,
     ten,
@@ -80,7 +79,6 @@ def _chip(tree: Tree, device: PciDevice, index: int) -> Accelerator:
         node_rung(tree, node, "/dev/hailo* of this chip", f"read dmesg | grep hailo; {chip.remedy}"),
         permission_rung(tree, node, ACCESS),
         versions_rung(tree, version, "libhailort.so", f"install HailoRT {version}, the driver's own version"),
-        no_runtime_rung("Hailo"),
     )
     facts = {"pci_id": device.pci_id, "driver": device.driver or ""}
     return Accelerator(chip.kind, chip.name, node or device.address, rungs, facts)

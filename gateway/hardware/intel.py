@@ -28,8 +28,6 @@ NEEDS = {
         libraries=(("libOpenCL.so.1",),),
         library_remedy="install the OpenCL loader and Intel's driver: "
         "sudo apt install ocl-icd-libopencl1 intel-opencl-icd",
-        runtime="openvino",
-        devices=("GPU",),
         runtime_remedy="install Intel's compute runtime (sudo apt install intel-opencl-icd) and check that this user "
         "is in the render group; in a container pass --device /dev/dri and --group-add for that group",
     ),
@@ -37,8 +35,6 @@ NEEDS = {
         libraries=(("libze_loader.so.1",), ("libze_intel_npu.so.1", "libze_intel_vpu.so.1")),
         library_remedy="install the Level Zero loader and Intel's NPU user-space driver: packages libze1 and "
         "intel-level-zero-npu (from Intel's linux-npu-driver releases)",
-        runtime="openvino",
-        devices=("NPU",),
         runtime_remedy="install intel-driver-compiler-npu and intel-level-zero-npu of one linux-npu-driver release",
     ),
 }

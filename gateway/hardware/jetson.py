@@ -31,8 +31,6 @@ NEEDS = {
         libraries=(("libcuda.so.1",),),
         library_remedy="install the driver's CUDA library: sudo apt install nvidia-l4t-cuda; in a container start it "
         "with --runtime nvidia",
-        runtime="onnx",
-        devices=("CUDAExecutionProvider", "TensorrtExecutionProvider"),
         runtime_remedy="install NVIDIA's own onnxruntime-gpu wheel for this JetPack in place of the plain one, "
         "which has no CUDA on this processor",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from gateway.domain.inventory import Accelerator, Inventory, Rung, RuntimeListing
+from gateway.domain.runtimes import RUNTIMES, RuntimeSpec
 from gateway.hardware.families import NEEDS
 from gateway.hardware.library import LibraryAnswers
 from gateway.hardware.rungs import Needs
@@ -33,7 +35,7 @@ def _climbed(
     accelerator: Accelerator, libraries: LibraryAnswers, runtimes: Mapping[str, RuntimeListing]
 ) -> Accelerator:
     needs = NEEDS[accelerator.kind]
-    judged = {"library": _library(needs, libraries), "runtime": _runtime(needs, runtimes)}
+    judged = {"library": _library(needs, libraries), "runtime": _runtime(accelerator.kind, needs, runtimes)}
     rungs = tuple(judged[rung.name] if rung.name in judged and rung.ok is None else rung for rung in accelerator.rungs)
     return replace(accelerator, rungs=rungs)
 
@@ -58,15 +60,23 @@ def _group(names: tuple[str, ...], libraries: LibraryAnswers) -> tuple[bool | No
     return (False, "; ".join(problems)) if problems else (None, "")
 
 
-def _runtime(needs: Needs, runtimes: Mapping[str, RuntimeListing]) -> Rung:
-    listing = runtimes.get(needs.runtime)
-    if listing is None:
-        return Rung("runtime", None)
-    name = f"{needs.runtime} {listing.version}".strip()
+def _runtime(kind: str, needs: Needs, runtimes: Mapping[str, RuntimeListing]) -> Rung:
+    """Return the rung of the first runtime that lists the accelerator, else that of the first one that could."""
+    rungs = [
+        _listed(kind, spec, needs, runtimes[spec.name])
+        for spec in sorted(RUNTIMES.values(), key=lambda spec: kind not in spec.devices)  # those with a plugin last
+        if spec.name in runtimes and spec.lists(kind)
+    ]
+    return next((rung for rung in rungs if rung.ok), rungs[0] if rungs else Rung("runtime", None))
+
+
+def _listed(kind: str, spec: RuntimeSpec, needs: Needs, listing: RuntimeListing) -> Rung:
+    names = spec.lists(kind)
+    name = f"{spec.name} {listing.version}".strip()
     if not listing.ok:
-        remedy = f"install it: pip install 'edge-inference-gateway[{needs.runtime}]', and run doctor again"
-        return Rung("runtime", False, f"{name}: {listing.problem}", remedy)
-    if listed := [device for device in listing.devices if device.partition(".")[0] in needs.devices]:
+        return Rung("runtime", False, f"{name}: {listing.problem}", f"{spec.remedy}, and run doctor again")
+    if listed := [device for device in listing.devices if re.split(r"\.| by ", device)[0] in names]:
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
-    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(needs.devices)}", needs.runtime_remedy)
+    installs = [f"pip install {plugin.distributions[0]}" for plugin in spec.plugins_on(kind)] + [spec.remedy]
+    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or installs[0])

@@ -21,8 +21,6 @@ NEEDS = {
         libraries=(("libcuda.so.1",),),
         library_remedy="install the driver's CUDA library: package libcuda1 (Debian) or libnvidia-compute of the "
         "driver's version (Ubuntu); in a container start it with --gpus all",
-        runtime="onnx",
-        devices=("CUDAExecutionProvider", "TensorrtExecutionProvider"),
         runtime_remedy="install the CUDA build in place of the plain one: pip uninstall onnxruntime, then "
         "pip install 'edge-inference-gateway[onnx-cuda]', which brings CUDA and cuDNN",
     )

@@ -1,10 +1,10 @@
-"""Qualcomm's compute DSP (Hexagon): reported, no runtime yet. An accessible node does not prove that it works."""
+"""Qualcomm's compute DSP (Hexagon). An accessible node does not prove that it works."""
 
 from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import identify
-from gateway.hardware.rungs import Needs, NodeAccess, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 REMOTEPROC = "/sys/class/remoteproc"
@@ -13,8 +13,8 @@ ACCESS = NodeAccess("fastrpc", 'KERNEL=="fastrpc-*", GROUP="fastrpc", MODE="0660
 
 NEEDS = {
     "qualcomm-dsp": Needs(
-        libraries=(("libQnnHtp.so",),),
-        library_remedy="install Qualcomm's AI Engine Direct (QNN) libraries for this chip",
+        libraries=(("libcdsprpc.so.1", "libcdsprpc.so", "libQnnHtp.so"),),  # the package onnxruntime-qnn brings QNN's
+        library_remedy="install FastRPC's library (package libfastrpc1, or the board maker's fastrpc)",
     )
 }
 
@@ -33,7 +33,6 @@ def dsps(tree: Tree) -> tuple[Accelerator, ...]:
         _firmware(tree, remote),
         node_rung(tree, node, " or ".join(NODES), "read dmesg | grep fastrpc"),
         permission_rung(tree, node, ACCESS),
-        no_runtime_rung("Qualcomm's DSP"),
     )
     name = f"Qualcomm {chip.upper()} compute DSP"
     return (Accelerator("qualcomm-dsp", name, node or remote or "", rungs, {"chip": chip}),)

@@ -1,4 +1,4 @@
-"""Rockchip NPUs: one chip, two stacks (vendor driver RKNPU, mainline driver rocket). Reported, no runtime yet."""
+"""Rockchip NPUs: one chip, two stacks (vendor driver RKNPU, mainline driver rocket)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import DEVFREQ, identify
 from gateway.hardware.bus import driver_of
-from gateway.hardware.rungs import ACCEL, RENDER, Needs, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import ACCEL, RENDER, Needs, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 WITH_NPU = re.compile(r"rockchip,(rk35(?:62|66|67|68|76|82|83|88)[a-z0-9]*)")
@@ -43,7 +43,6 @@ def npus(tree: Tree) -> tuple[Accelerator, ...]:
             tree, node, "node of the NPU in /dev/dri or /dev/accel", f"read dmesg | grep -iE 'rknpu|rocket'; {REMEDY}"
         ),
         permission_rung(tree, node, ACCEL if mainline else RENDER),
-        no_runtime_rung("Rockchip's NPU"),
     )
     name = f"{f'Rockchip {chip.upper()}'.strip()} NPU ({driver.detail})"
     return (

@@ -24,13 +24,11 @@ LIBRARY_FOLDERS = (*MULTIARCH, "/usr/lib", "/usr/lib64", "/usr/local/lib")
 class Needs:
     """Needs of a kind above the kernel. One library of each group in `libraries` must load (sonames differ by release).
 
-    `runtime` is "" if the product has none; it must list one of `devices`. The remedies say which package to install.
+    One runtime that can use the kind (`gateway.domain.runtimes`) must list it. The remedies say what to install.
     """
 
     libraries: tuple[tuple[str, ...], ...] = ()
     library_remedy: str = ""
-    runtime: str = ""
-    devices: tuple[str, ...] = ()
     runtime_remedy: str = ""
 
 
@@ -134,16 +132,6 @@ def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
     if tree.may_open(path):
         return Rung("permission", True, detail)
     return Rung("permission", False, detail, permission_remedy(status.st_mode, status.st_gid, group, access))
-
-
-def no_runtime_rung(what: str) -> Rung:
-    """Return a rung for an accelerator that is reported but cannot be used by this product."""
-    return Rung(
-        "runtime",
-        False,
-        f"this product has no runtime for {what} yet",
-        "nothing to do: models run on the other accelerators and on the CPU",
-    )
 
 
 def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) -> str:

@@ -88,7 +88,9 @@ async def _ask_once(task: Task, deadline_s: float, settings: TrialSettings) -> M
 async def _begin(task: Task, settings: TrialSettings) -> _Conversation:
     """Begin a task. The libraries of accelerators are loaded in a process that was not forked."""
     runtime = task.variant.runtime if isinstance(task, Trial) else task.runtime
-    again = isinstance(task, Listing) or (isinstance(task, Trial) and task.budget.accelerator != CPU)
+    again = isinstance(task, Listing) or (
+        isinstance(task, Trial) and (task.budget.accelerator != CPU or task.budget.provider != "")
+    )
     streams, sockets = [], []
     with ExitStack() as ours, ExitStack() as theirs:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.domain.errors import VariantError
 from gateway.domain.runtimes import RUNTIMES, Package
-from gateway.domain.verdict import RuntimeStatus
+from gateway.domain.verdict import PluginStatus, RuntimeStatus
 
 ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
 """Environment variable: "1" permits OpenVINO although a package that reports usage to its vendor is installed."""
@@ -71,7 +71,12 @@ def installed_version(name: str) -> RuntimeStatus:
     problem, remedy = _OBSTACLES.get(name, _none)()
     if problem:
         return RuntimeStatus(name, version, problem, remedy)
-    return RuntimeStatus(name, version)
+    plugins = {
+        plugin.provider: PluginStatus(next(filter(None, map(_version, plugin.distributions)), "unknown"))
+        for plugin in spec.plugins
+        if importlib.util.find_spec(plugin.module)
+    }
+    return RuntimeStatus(name, version, plugins=plugins)
 
 
 def require(name: str) -> str:

@@ -40,9 +40,10 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Task to list the devices of a runtime."""
+    """Task to list the devices of a runtime, or the accelerators that one of its plugins offers."""
 
     runtime: str
+    plugin: str = ""
 
 
 Task = Trial | Inspection | Listing

@@ -54,7 +54,7 @@ class LiteRtRuntime:
         """Import the package. Raises VariantError."""
         _engine()
 
-    def devices(self) -> Sequence[str]:
+    def devices(self, plugin: str = "") -> Sequence[str]:
         """Return "CPU", and "EDGETPU" if the Coral library finds one."""
         try:
             _edge_tpu(_engine(), {})

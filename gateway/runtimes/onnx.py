@@ -1,7 +1,7 @@
 """ONNX Runtime: CPU everywhere, TensorRT and CUDA (or AMD's MIGraphX and ROCm) if the installed build has them.
 
-The only importer of onnxruntime. Options of a ladder step: `graph_optimization` (disable, basic, extended, all), and on
-GPUs `providers` (execution providers separated by commas, the first choice first).
+The only importer of onnxruntime. Options of a ladder step: `graph_optimization` (disable, basic,
+extended, all) and `providers` (execution providers separated by commas, the first choice first).
 """
 
 from __future__ import annotations
@@ -32,13 +32,8 @@ from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
 from gateway.runtimes.onnx_optional import with_defaults
-from gateway.runtimes.onnx_providers import (
-    GPU_PROVIDERS,
-    NVIDIA_ACCELERATORS,
-    load_cuda,
-    providers,
-    refuse_fallback,
-)
+from gateway.runtimes.onnx_plugins import HARDWARE, offered
+from gateway.runtimes.onnx_providers import GPU_PROVIDERS, error_types, load, load_for
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
 
@@ -100,29 +95,28 @@ class OnnxRuntime:
         """Import the package. Raises VariantError."""
         _engine()
 
-    def devices(self) -> Sequence[str]:
-        """Return the execution providers of the installed build."""
-        return tuple(_engine().get_available_providers())
+    def devices(self, plugin: str = "") -> Sequence[str]:
+        """Return the execution providers of the installed build, or the accelerators that a plugin offers."""
+        return offered(_engine(), plugin) if plugin else tuple(_engine().get_available_providers())
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load and optimise. Raises VariantError, also if a GPU provider would silently fall back to the CPU."""
-        check_accelerator(self.name, budget, (CPU, *GPU_PROVIDERS))
+        check_accelerator(self.name, budget, tuple(HARDWARE) if budget.provider else (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
         ort = _engine()
-        wanted = providers(ort, budget, variant.precision)
-        problem = load_cuda(ort) if budget.accelerator in NVIDIA_ACCELERATORS else ""
-        session = _load_with(ort, file, session_options(ort, budget), wanted)
-        refuse_fallback(session, budget, problem)
+        session, remarks = load_for(ort, file, session_options(ort, budget), budget, variant.precision)
         bound = {variant.binding(spec.name).name for spec in manifest.inputs if not manifest.batched}
         optional = [each for each in session.get_overridable_initializers() if each.name in bound]
         engine = OnnxEngine(session, _classes(file, session), optional)
-        return bind(engine, manifest, variant, lends=engine.lends)
+        opened = bind(engine, manifest, variant, lends=engine.lends)
+        opened.remarks = remarks
+        return opened
 
     def inspect(self, file: Path) -> Signature:
         """Return inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
         ort = _engine()
         budget = SessionBudget(options={"graph_optimization": "disable"})
-        session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
+        session = load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
         classes, outputs = _classes(file, session), _carried(session.get_outputs())
         optional = [_spec(each) for each in session.get_overridable_initializers() if each.type in DATATYPES]
         inputs, carried = map(_spec, session.get_inputs()), (_spec(each, classes) for each in outputs)
@@ -158,7 +152,7 @@ class OnnxEngine:
         outputs = _carried(session.get_outputs())
         self.inputs, self.outputs = _ports([*session.get_inputs(), *optional]), _ports(outputs, classes)
         self._session: Any = session
-        self._errors = _error_types()
+        self._errors = error_types(_engine())
         self._options = _engine().RunOptions()
         self._arena = _arena()
         has_maps = any(each.type in MAPS for each in outputs)
@@ -204,8 +198,7 @@ class OnnxEngine:
 
 def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.SessionOptions:
     """Return the options of every session: the budget's threads, none of them spinning while idle."""
-    known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
-    known |= {} if budget.accelerator == CPU else {"providers": ()}
+    known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS), "providers": ()}
     level = read_options("onnx", budget, known).get("graph_optimization", "all")
     options = ort.SessionOptions()
     options.intra_op_num_threads = budget.threads
@@ -240,36 +233,7 @@ def _arena() -> Arena:
 
 @cache
 def _made_arena() -> Arena:
-    return Arena(_engine(), _error_types())
-
-
-def _error_types() -> tuple[type[Exception], ...]:
-    """Return ONNX Runtime's exceptions, which have no common root but Exception."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
-    return (*own, RuntimeError, ValueError, TypeError, MemoryError)
-
-
-def _load_with(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
-    """Load with the first provider that opens the model: TensorRT's fails if its libraries are absent.
-
-    ONNX Runtime's own fallback would drop the options of the next provider, and so compute in TF32 (seen with 1.31.1
-    on an H200: answers differ by 3e-4 of the largest element instead of 4e-7).
-    """
-    try:
-        return _load(ort, file, options, wanted)
-    except VariantError:
-        if len(wanted) <= 2:
-            raise
-    return _load_with(ort, file, options, wanted[1:])
-
-
-def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
-    try:
-        return ort.InferenceSession(str(file), options, providers=wanted, enable_fallback=0)
-    except _error_types() as error:
-        raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
+    return Arena(_engine(), error_types(_engine()))
 
 
 def _carried(outputs: Sequence[Any]) -> Sequence[Any]:

@@ -19,6 +19,7 @@ from gateway.domain.openvino_graph import read_openvino_graph
 from gateway.domain.ports import Session
 from gateway.domain.rows.graph import ModelGraph
 from gateway.domain.rows.proof import RowProof, RowTensors, prove_rows
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -27,7 +28,7 @@ from gateway.runtimes.opening import check_accelerator, existing, model_file, re
 from gateway.runtimes.session import bind
 from gateway.runtimes.signal_stack import signal_stack_kept
 
-DEVICES: Mapping[str, str] = {CPU: "CPU", "intel-gpu": "GPU", "intel-npu": "NPU"}
+DEVICES = {CPU: "CPU"} | {kind: name for kind, (name,) in RUNTIMES["openvino"].devices.items()}
 CORES: Mapping[str, str] = {"any": "ANY_CORE", "performance": "PCORE_ONLY", "efficiency": "ECORE_ONLY"}
 
 HINTS: Mapping[str, Mapping[str, str]] = {
@@ -73,7 +74,7 @@ class OpenVinoRuntime:
         """Import the package. Raises VariantError."""
         _engine()
 
-    def devices(self) -> Sequence[str]:
+    def devices(self, plugin: str = "") -> Sequence[str]:
         """Return the devices that the plugins list."""
         with signal_stack_kept():
             return tuple(_engine().Core().available_devices)

@@ -58,7 +58,7 @@ class ReferenceRuntime:
     def import_engine(self) -> None:
         """Do nothing: numpy is imported with this module."""
 
-    def devices(self) -> Sequence[str]:
+    def devices(self, plugin: str = "") -> Sequence[str]:
         """Return the CPU, always."""
         return ("CPU",)
 

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.verdict import RuntimeStatus, SessionBudget, Signature, Verdict, read_signature, read_verdict
+from gateway.domain.runtimes import RUNTIMES
+from gateway.domain.verdict import (
+    PluginStatus,
+    RuntimeStatus,
+    SessionBudget,
+    Signature,
+    Verdict,
+    read_signature,
+    read_verdict,
+)
 from gateway.runtimes.child import UnendingPartError, ask_child
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.job import Inspection, Listing, Trial
@@ -59,5 +68,21 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
         else:
-            return status, tuple(said["devices"])
+            plugins = {name: await _plugin_status(status, name, settings) for name in status.plugins}
+            offers = [
+                f"{kind} by {name} {one.version}" for name, one in plugins.items() for kind in one.accelerators or ()
+            ]
+            return replace(status, plugins=plugins), (*said["devices"], *offers)
     return status, None
+
+
+async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSettings) -> PluginStatus:
+    """Return what a plugin offers, or why it cannot be used; as it was, if a fault is temporary."""
+    plugin, spec = status.plugins[provider], RUNTIMES[status.name].plugin(provider)
+    remedy = f"update the device's driver or the package, or pip uninstall {' '.join(spec.distributions)}"
+    try:
+        said = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
+    except VariantError as error:
+        return plugin if error.transient else replace(plugin, problem=error.reason, remedy=remedy)
+    problem = "" if said["devices"] else f"{provider} {plugin.version} offers no device that this gateway can use here"
+    return replace(plugin, accelerators=tuple(said["devices"]), problem=problem, remedy=remedy)

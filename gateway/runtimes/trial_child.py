@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,13 +19,13 @@ from typing import Any
 from gateway.domain.errors import ConfigurationError, RequestError, VariantError, is_temporary
 from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
-from gateway.domain.joining import UNREADABLE, has_state, unbounded
+from gateway.domain.joining import UNREADABLE, has_state, unbounded, worst
 from gateway.domain.manifest import INDEPENDENT, LEVELS, ModelManifest
 from gateway.domain.ports import Session
 from gateway.domain.rows.proof import RowProof
 from gateway.domain.selection import TIE_LEAD
 from gateway.domain.tensor import Tensor, Tensors
-from gateway.domain.verdict import Joining, Measurement, Verdict, signature_document, verdict_document
+from gateway.domain.verdict import Joining, Measurement, SessionBudget, Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import Exercised, exercise
@@ -93,7 +93,7 @@ def _do(job: ChildTask, say: Say) -> dict[str, Any]:
             return signature_document(get_runtime(job.task.runtime).inspect(job.task.file))
         case Listing():
             say(ChildLine(stage="listing its devices"))
-            return {"devices": list(get_runtime(job.task.runtime).devices())}
+            return {"devices": list(get_runtime(job.task.runtime).devices(*filter(None, [job.task.plugin])))}
 
 
 def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
@@ -214,10 +214,26 @@ class _Exam:
             rows = self._settings.golden_batch_rows
             return measure.judged(trial.manifest, session, golden, trial.variant.runtime, rows)
         assert self._exercised is not None  # noqa: S101 - prepare() came before
+        if trial.budget.provider and (differs := self._contradiction(session)):
+            return Verdict(False, differs, answered=True)
         found = [*filter(None, [self._unended_words()]), *self._exercised.remarks]
         remarks = tuple(remark[:REMARK_LIMIT_CHARS] for remark in found)
         index, reason = self._exercised.index, "no golden set; ran on generated inputs"
         return Verdict(True, reason, answered=True, level=LEVELS[1], sample=index, remarks=remarks)
+
+    def _contradiction(self, session: Session) -> str:
+        """Return how the answers of a plugin differ from those of the runtime itself on the CPU, or ""."""
+        trial = self.trial
+        precision = trial.variant.precision if trial.variant.precision != "int8" else "fp16"  # kernels round otherwise
+        self._enter("comparing its answers with those of the runtime itself")
+        own = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, SessionBudget())
+        with closing(own):
+            answers = [measure.finished(trial.manifest, own, row) for row in self._rows]
+        for row, answer in zip(self._rows, answers, strict=True):
+            apart, output = worst(answer, measure.finished(trial.manifest, session, row), precision)
+            if output:
+                return f"answers differ by up to {apart:.3g} from those of the runtime itself (output {output!r})"
+        return ""
 
     def _joining(self, session: Session, operators: frozenset[str]) -> Joining | None:
         """Return whether requests may share a run, or None for a model whose shapes do not count rows.

@@ -7,8 +7,9 @@ import pytest
 
 from gateway.domain.inventory import CPU
 from gateway.domain.profile import read_profile
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import SessionBudget
-from gateway.runtimes import litert, onnx, onnx_providers, openvino
+from gateway.runtimes import litert, onnx, onnx_plugins, onnx_providers, openvino
 from gateway.runtimes.opening import check_accelerator
 
 PROFILES = Path(__file__).resolve().parents[2] / "device_profiles"
@@ -40,6 +41,10 @@ class AnyBuild:
 )
 def test_a_step_is_understood(profile, step):
     budget = SessionBudget(accelerator=step.accelerator, options=step.options)
+    if step.accelerator not in ACCELERATORS[step.runtime]:
+        assert RUNTIMES[step.runtime].plugins_on(step.accelerator), "neither the runtime nor a plugin can use it"
+        assert step.accelerator in onnx_plugins.HARDWARE
+        return
     check_accelerator(step.runtime, budget, ACCELERATORS[step.runtime])
     for precision in step.precisions:
         if step.runtime == "openvino":

@@ -21,7 +21,7 @@ from gateway.domain.selection import (
     untried,
     with_verdict,
 )
-from gateway.domain.verdict import Measurement, RuntimeStatus, Verdict
+from gateway.domain.verdict import Measurement, PluginStatus, RuntimeStatus, Verdict
 from tests.simulators.engine_rig import manifest, measured, variant
 
 LADDER = (
@@ -280,3 +280,62 @@ def test_trials_climb_the_last_rungs(verdicts: list[Verdict | None], rungs: dict
     (climbed,) = climb_trials(where.inventory, tried).accelerators
     assert {rung.name: rung.ok for rung in climbed.rungs if rung.name in rungs} == rungs
     assert climbed.rungs[:2] == GPU.rungs
+
+
+OPENVINO, WEBGPU = "OpenVINOExecutionProvider", "WebGpuExecutionProvider"
+ANYWHERE = variant("any", runtime="onnx", precision="fp32", accelerators=("cpu", "intel-gpu"))
+
+
+def providers_of(accelerator: str, options: dict[str, str], **plugins: PluginStatus) -> list[tuple[str, str]]:
+    """Return provider and obstacle of each candidate on one step of ONNX Runtime."""
+    status = {"onnx": RuntimeStatus("onnx", "1.31.1", plugins=plugins)}
+    ladder = (LadderStep(accelerator, "onnx", ("fp32",), options),)
+    found = planned(ANYWHERE, on=site(GPU, runtimes=status, ladder=ladder))
+    return [(c.budget.provider, "" if c.eligible else c.reason) for c in found]
+
+
+def test_an_installed_plugin_is_a_candidate_after_the_runtime_itself() -> None:
+    assert providers_of("cpu", {}) == [("", "")]
+    assert providers_of("cpu", {}, **{OPENVINO: PluginStatus("1.8.1")}) == [("", ""), (OPENVINO, "")]
+    both = {WEBGPU: PluginStatus("0.4.0"), OPENVINO: PluginStatus("1.8.1", ("cpu", "intel-gpu"))}
+    assert providers_of("intel-gpu", {}, **both) == [(OPENVINO, ""), (WEBGPU, "")]
+
+
+def test_a_step_may_name_its_providers_the_first_choice_first() -> None:
+    plugins = {OPENVINO: PluginStatus("1.8.1")}
+    only, first = {"providers": OPENVINO}, {"providers": f"{OPENVINO}, CPUExecutionProvider"}
+    assert providers_of("cpu", only, **plugins) == [(OPENVINO, "")]
+    assert providers_of("cpu", first, **plugins) == [(OPENVINO, ""), ("", "")]
+    assert providers_of("cpu", {"providers": "CPUExecutionProvider"}, **plugins) == [("", "")]
+    assert providers_of("cpu", first) == [("", "")]
+    missing = f"{OPENVINO} is not installed; pip install onnxruntime-ep-openvino"
+    assert providers_of("cpu", only) == [(OPENVINO, missing)]
+
+
+@pytest.mark.parametrize(
+    ("plugins", "reason"),
+    [
+        ({}, f"{OPENVINO} is not installed; pip install onnxruntime-ep-openvino"),
+        ({OPENVINO: PluginStatus("1.8.1", None, "it crashed", "remove it")}, "it crashed; remove it"),
+        ({OPENVINO: PluginStatus("1.8.1", ("cpu",))}, f"{OPENVINO} 1.8.1 offers no intel-gpu on this device"),
+    ],
+)
+def test_an_accelerator_that_only_a_plugin_can_use_names_what_is_missing(
+    plugins: dict[str, PluginStatus], reason: str
+) -> None:
+    assert providers_of("intel-gpu", {}, **plugins) == [(OPENVINO, reason)]
+
+
+def test_a_verdict_depends_on_the_version_of_its_plugin_only() -> None:
+    status = RuntimeStatus("onnx", "1.31.1", plugins={OPENVINO: PluginStatus("1.8.1")})
+    assert status.version_of("") == "1.31.1"
+    assert status.version_of(OPENVINO) == f"1.31.1, {OPENVINO} 1.8.1"
+
+
+def test_candidates_of_one_variant_are_told_apart_by_provider() -> None:
+    status = {"onnx": RuntimeStatus("onnx", "1", plugins={OPENVINO: PluginStatus("1.8.1")})}
+    own, plugin = planned(ORT, on=site(runtimes=status, ladder=(LADDER[2],)))
+    assert (own.where, plugin.where) == ("cpu", f"cpu by {OPENVINO}")
+    assert own.place != plugin.place
+    tried = [dataclasses.replace(c, verdict=measured(us)) for c, us in ((own, 10.0), (plugin, 20.0))]
+    assert argument(tried, tried[0], "latency") == f"best latency: 10 µs, ort on cpu by {OPENVINO} 20"

@@ -102,8 +102,7 @@ def test_a_rockchip_without_npu(probed: Probed) -> None:
 def test_qualcomm_running(only: Only) -> None:
     dsp = only("qcs6490")
     assert (dsp.kind, dsp.device, rung(dsp, "firmware")[0]) == ("qualcomm-dsp", "/dev/fastrpc-cdsp", True)
-    assert dsp.broken is not None
-    assert dsp.broken.name == "runtime"
+    assert rung(dsp, "runtime")[0] is None, "a plugin of ONNX Runtime may list it"
 
 
 def test_an_openable_node_proves_nothing_while_the_dsp_is_off(only: Only) -> None:

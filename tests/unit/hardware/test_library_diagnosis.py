@@ -78,7 +78,7 @@ def test_a_runtime_that_hung_or_is_absent(probed: Probed) -> None:
     assert "edge-inference-gateway[onnx]" in remedy
 
 
-@pytest.mark.parametrize("tree", ["hailo10h", "rk3588-vendor", "qcs6490", "ncs1"])
+@pytest.mark.parametrize("tree", ["hailo10h", "rk3588-vendor", "ncs1"])
 def test_what_has_no_runtime_never_climbs(probed: Probed, tree: str) -> None:
     everything = {name: RuntimeListing(True, "1", ("CPU", "NPU")) for name in ("onnx", "openvino", "litert", "")}
     found = probed(tree)
@@ -86,6 +86,28 @@ def test_what_has_no_runtime_never_climbs(probed: Probed, tree: str) -> None:
     (accelerator,) = climb(found, libraries, everything).accelerators
     assert rung(accelerator, "runtime") == rung(found.accelerators[0], "runtime")
     assert not accelerator.usable
+
+
+def test_a_plugin_that_offers_the_accelerator_is_a_runtime_for_it(probed: Probed) -> None:
+    named = "qualcomm-dsp by QNNExecutionProvider 2.7.0"
+    found = probed("qcs6490")
+    listing = {"onnx": RuntimeListing(True, "1.31.1", ("CPUExecutionProvider", named))}
+    assert rung(climbed(found, {}, listing).accelerators[0], "runtime")[:2] == (True, f"onnx 1.31.1 lists {named}")
+    without = {"onnx": RuntimeListing(True, "1.31.1", ("CPUExecutionProvider",))}
+    ok, detail, remedy = rung(climbed(found, {}, without).accelerators[0], "runtime")
+    assert (ok, remedy) == (False, "pip install onnxruntime-qnn")
+    assert detail == "onnx 1.31.1 lists CPUExecutionProvider, not qualcomm-dsp"
+
+
+def test_one_runtime_that_lists_the_device_is_enough(probed: Probed) -> None:
+    plugin = RuntimeListing(True, "1.31.1", ("CPUExecutionProvider", "intel-gpu by OpenVINOExecutionProvider 1.8.1"))
+    absent = RuntimeListing(False, problem="the Python package openvino is not installed")
+    found = probed("intel-gpu-only")
+    gpu = climbed(found, {}, {"onnx": plugin, "openvino": absent}).accelerators[0]
+    assert rung(gpu, "runtime")[0] is True
+    plain = RuntimeListing(True, "1.31.1", ("CPUExecutionProvider",))
+    gpu = climbed(found, {}, {"onnx": plain, "openvino": absent}).accelerators[0]
+    assert rung(gpu, "runtime")[:2] == (False, "openvino: the Python package openvino is not installed")
 
 
 def test_climbing_twice_is_climbing_once(probed: Probed) -> None:

@@ -60,7 +60,7 @@ EXPECTED: dict[str, tuple[str | None, dict[str, bool]]] = {
     "rk3588-mainline": ("rockchip-rk3588", {"rockchip-npu": False}),
     "rk3568-without-driver": ("generic-arm64", {"rockchip-npu": False}),
     "rk3399": ("generic-arm64", {}),
-    "qcs6490": ("qualcomm", {"qualcomm-dsp": False}),
+    "qcs6490": ("qualcomm", {"qualcomm-dsp": True}),
     "qcs6490-dsp-off": ("qualcomm", {"qualcomm-dsp": False}),
     "qcs6490-audio-dsp-only": ("generic-arm64", {}),
 }

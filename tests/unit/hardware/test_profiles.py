@@ -67,7 +67,7 @@ def test_equal_priorities_never_fit_one_machine() -> None:
 
 def test_an_npu_comes_before_the_gpu_of_its_chip() -> None:
     steps = [step.accelerator for step in PROFILES["intel-npu"].ladder]
-    assert steps[:3] == ["intel-npu", "intel-gpu", "cpu"]
+    assert [*dict.fromkeys(steps)] == ["intel-npu", "intel-gpu", "cpu"]
     assert PROFILES["intel-npu"].ladder[0].precisions == ("int8", "fp16")
 
 

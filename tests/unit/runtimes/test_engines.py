@@ -76,7 +76,7 @@ def test_onnx_refuses_to_fall_back_to_the_cpu_silently(tmp_path):
 class WithoutTensorRt:
     """ONNX Runtime on an NVIDIA GPU without TensorRT's libraries, as 1.31.1 behaved on an H200."""
 
-    __version__ = "1.31.1"
+    __version__, capi = "1.31.1", onnxruntime.capi
 
     def __init__(self, *lost: str) -> None:
         self._lost = lost
@@ -95,9 +95,9 @@ def test_onnx_without_tensorrt_keeps_the_options_of_cuda():
         ("CUDAExecutionProvider", {"use_tf32": "0"}),
         "CPUExecutionProvider",
     ]
-    assert onnx._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
+    assert onnx_providers._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
     with pytest.raises(VariantError, match="libraries of CUDA"):
-        onnx._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
+        onnx_providers._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
 
 
 def test_onnx_loads_nvidias_packages_and_keeps_what_it_prints_from_stdout(capsys):

@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gateway.domain.errors import VariantError
@@ -148,3 +149,19 @@ def test_a_joined_run_that_lacks_memory_decides_nothing(answered, monkeypatch):
     verdict = read_verdict(answered(Runtime({1: 0.0}), budget=SessionBudget(1)).result)
     assert (verdict.passed, verdict.transient) == (True, True)
     assert (verdict.joining.basis, verdict.joining.allowed, verdict.joining.difference) == ("proved", False, "")
+
+
+def test_a_plugin_must_answer_as_the_runtime_itself_does(answered):
+    class Differing(Runtime):
+        def open(self, manifest, variant, files, budget):
+            session = super().open(manifest, variant, files, budget)
+            if budget.provider:
+                session.run = lambda inputs: {"y": inputs["x"] + np.float32(self.error)}
+            return session
+
+    for error, passed in ((0.0, True), (1.0, False)):
+        runtime = Differing({1: 0.0})
+        runtime.error = error
+        result = answered(runtime, budget=SessionBudget(1, provider="P")).result
+        assert result["passed"] is passed
+    assert "answers differ by up to 1 from those of the runtime itself (output 'y')" in result["reason"]
