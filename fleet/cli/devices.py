@@ -13,6 +13,9 @@ from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
+_USED_TWICE = (
+    "{}; compare hardware with edge-agent status --json on each machine, and enrol the copy under another name"
+)
 COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
 
@@ -81,7 +84,13 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         ("enrolled", local(device["enrolled"])),
         ("seen", ago(device["seen"])),
         ("certificate", certificate),
+        ("hardware", _hardware(device["machine"].get("hardware", {}))),
+        *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device["used_twice"] else []),
     ]
+
+
+def _hardware(found: Json) -> str:
+    return "; ".join(f"{fact} {', '.join(digests)}" for fact, digests in found.items()) or "-"
 
 
 def _print_slots(device: Json) -> None:
