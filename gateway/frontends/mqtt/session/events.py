@@ -47,7 +47,7 @@ SESSION_RESET = (
 PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
 """The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
 CLIENT_ID_TAKEN_OVER = (
-    "client id taken over: identity used twice: another client connected as '%s'; give each gateway its own "
+    "client id taken over: another client connected as '%s': identity used twice; give each gateway its own "
     "[gateway] id, and a copied card its own /etc/machine-id"
 )
 """The broker ended a connection with reason code 0x8E."""
