@@ -84,8 +84,8 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         ("enrolled", local(device["enrolled"])),
         ("seen", ago(device["seen"])),
         ("certificate", certificate),
-        ("hardware", _hardware(device["machine"].get("hardware", {}))),
-        *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device["used_twice"] else []),
+        ("hardware", _hardware(device.get("machine", {}).get("hardware", {}))),
+        *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device.get("used_twice") else []),
     ]
 
 
