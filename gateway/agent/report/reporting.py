@@ -115,13 +115,9 @@ def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connecti
 
 
 def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
-    """Open the spool. If the boot id is unknown, all boots share one stream of numbers and times.
-
-    A copy of the folder on this machine has the same boot id, and needs numbers of its own.
-    """
-    last, place = int(storage.journal.fact(EPOCH) or 0), storage.folder.stat()
-    boot = f"{boot_name()} {place.st_dev}.{place.st_ino}"
-    spool = Spool.open(storage.folder, boot, now, config.spool, last_epoch=last)
+    """Open the spool. If the boot id is unknown, all boots share one stream of numbers and times."""
+    last = int(storage.journal.fact(EPOCH) or 0)
+    spool = Spool.open(storage.folder, boot_name(), now, config.spool, last_epoch=last)
     if spool.epoch != last:  # before the first number of this epoch is used
         storage.journal.keep_facts({EPOCH: str(spool.epoch)})
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
