@@ -72,6 +72,7 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         state += f" {local(device['revoked'])}: {device['revoked_because'] or 'no reason given'}"
     shown = next((one for one in device["certificates"] if not one["revoked"]), None)
     certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
+    hardware = device.get("machine", {}).get("hardware", {})
     return [
         ("device", device["id"]),
         ("state", state),
@@ -84,13 +85,9 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         ("enrolled", local(device["enrolled"])),
         ("seen", ago(device["seen"])),
         ("certificate", certificate),
-        ("hardware", _hardware(device.get("machine", {}).get("hardware", {}))),
+        ("hardware", "; ".join(f"{fact} {', '.join(digests)}" for fact, digests in hardware.items()) or "-"),
         *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device.get("used_twice") else []),
     ]
-
-
-def _hardware(found: Json) -> str:
-    return "; ".join(f"{fact} {', '.join(digests)}" for fact, digests in found.items()) or "-"
 
 
 def _print_slots(device: Json) -> None:

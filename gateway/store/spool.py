@@ -205,10 +205,6 @@ class Spool:
         found = self._file.ask(query)[0]
         return Usage(found["n"], found["gaps"], found["size"] + found["gaps"] * rows.OVERHEAD_BYTES)
 
-    def forgotten(self) -> int:
-        """Return the number of records of old boots for which not even gaps are kept."""
-        return int(self.mark("forgotten") or 0)
-
     def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[SpooledRecord | Gap]:
         """Return the first entries of a source, records and gaps in the order of their numbers."""
         key = (source["id"], limit)

@@ -48,8 +48,7 @@ class KnownMachine:
 
 def judge(known: KnownMachine | None, boot: int, hardware: Hardware) -> tuple[IdentityUse, KnownMachine]:
     """Return how a report with this boot and hardware uses the identity, and what is known then."""
-    if known is None:
-        return IdentityUse.SAME, KnownMachine(boot, hardware)
+    known = known or KnownMachine(boot)
     if boot == known.boot:
         return IdentityUse.SAME, replace(known, hardware={**known.hardware, **hardware})
     moved = is_other(known.hardware, hardware)

@@ -140,8 +140,7 @@ class Intake:
 
     def _identify(self, connection: Connection, device: str, boot: int, row: Row, now: datetime) -> None:
         """Record the machine that reports. A copy of a device's storage reports under the same name."""
-        before = devices.machine(connection, device)
-        known = KnownMachine(**before) if before else None
+        known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
         use, after = judge(known, boot, hardware(row.document))
         if after != known:
             devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)

@@ -107,12 +107,8 @@ def hardware(document: Document) -> dict[str, list[str]]:
     """Return the digests of the device's hardware in a row of stream `vitals`; {} if it reports none."""
     facts = document.get("hardware")
     listed = {fact: facts.get(fact) for fact in FACTS} if isinstance(facts, Mapping) else {}
-    read = {
-        fact: [digest for one in found[:DIGESTS_LIMIT] if (digest := word(one))]
-        for fact, found in listed.items()
-        if isinstance(found, list)
-    }
-    return {fact: digests for fact, digests in read.items() if digests}
+    bounded = {fact: found[:DIGESTS_LIMIT] for fact, found in listed.items() if isinstance(found, list)}
+    return {fact: digests for fact, found in bounded.items() if (digests := [*filter(None, map(word, found))])}
 
 
 def update_event(device: str, row: Row) -> Event | None:

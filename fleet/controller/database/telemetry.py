@@ -218,13 +218,8 @@ _IS_LAST = sa.and_(
 )
 """Condition on a row of telemetry: the last one of its device and stream, of the newest boot of which any is kept."""
 
-_LAST_RECEIVED = (
-    sa.select(_LATER.c.received)
-    .where(_LATER.c.source == telemetry_sources.c.id)
-    .order_by(_LATER.c.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
+_RECEIVED = sa.select(_LATER.c.received).where(_LATER.c.source == telemetry_sources.c.id)
+_LAST_RECEIVED = _RECEIVED.order_by(_LATER.c.seq.desc()).limit(1).scalar_subquery()
 
 # ---- statements of every request, built once: building them takes more than half the time of a small request ----
 _COLUMNS = telemetry_sources.c

@@ -25,8 +25,8 @@ def hardware(root: Path = Path("/")) -> dict[str, list[str]]:
     uuid = os.environ.get(UUID_VARIABLE) or _text(root / PRODUCT_UUID)
     facts = {"serial": [_text(root / BOARD_SERIAL)], "uuid": [uuid.lower()]}
     facts["macs"] = sorted(map(_permanent, (root / "sys/class/net").glob("*/device")))[-ADAPTERS_LIMIT:]
-    named = {name: [_digest(text) for text in texts if _is_known(text)] for name, texts in facts.items()}
-    return {name: digests for name, digests in named.items() if digests}
+    known = {name: [text for text in texts if _is_known(text)] for name, texts in facts.items()}
+    return {name: list(map(_digest, texts)) for name, texts in known.items() if texts}
 
 
 def _permanent(device: Path) -> str:
