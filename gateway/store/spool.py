@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gateway.store import spool_rows as rows
-from gateway.store.errors import DamagedError, store_errors
+from gateway.store.errors import DamagedError
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import SpoolFile, set_aside
 from gateway.store.spool_rows import Gap, Priority, SpooledRecord, SpoolRecord, Usage
@@ -48,8 +48,8 @@ class Spool:
     ) -> Spool:
         """Open the device's spool, and create it if there is none. Raises StoreError.
 
-        `boot` identifies this boot of the machine: another one begins a new epoch, and so does a copy of the folder.
-        `last_epoch`: the last one that the caller remembers, in case the spool was lost.
+        `boot` identifies this boot of the machine: another one begins a new epoch. `last_epoch`: the last one that the
+        caller remembers, in case the spool was lost.
         """
         settings, renewed = settings or SpoolSettings(), ""
         try:
@@ -59,9 +59,6 @@ class Spool:
             set_aside(folder)
             file = SpoolFile.open(folder, settings)
         try:
-            with store_errors(folder):
-                place = folder.stat()
-            boot = f"{boot} {place.st_dev}.{place.st_ino}"
             return cls(file, settings, _begun(file, boot, now, last_epoch, settings), renewed)
         except BaseException:  # raised again: the descriptor must not stay open
             file.close()
