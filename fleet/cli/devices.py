@@ -13,6 +13,9 @@ from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
+_USED_TWICE = (
+    "{}; compare hardware with edge-agent status --json on each machine, and enrol the copy under another name"
+)
 COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
 
@@ -69,6 +72,7 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         state += f" {local(device['revoked'])}: {device['revoked_because'] or 'no reason given'}"
     shown = next((one for one in device["certificates"] if not one["revoked"]), None)
     certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
+    hardware = device.get("machine", {}).get("hardware", {})
     return [
         ("device", device["id"]),
         ("state", state),
@@ -81,6 +85,8 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         ("enrolled", local(device["enrolled"])),
         ("seen", ago(device["seen"])),
         ("certificate", certificate),
+        ("hardware", "; ".join(f"{fact} {', '.join(digests)}" for fact, digests in hardware.items()) or "-"),
+        *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device.get("used_twice") else []),
     ]
 
 

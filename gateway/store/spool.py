@@ -12,6 +12,7 @@ number is sent that could be assigned twice.
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -26,6 +27,8 @@ from gateway.store.spool_rows import Gap, Priority, SpooledRecord, SpoolRecord, 
 _DROPPED_AT_ONCE = 100
 _DROPPED = "record.id, source, seq, priority, bytes"
 _MARKS = ("epoch", "boot")
+_EPOCHS_PER_S = 2**20
+"""Epochs of one second, of which one is drawn: devices with copies of one spool must not use the same numbers."""
 
 
 class Spool:
@@ -199,10 +202,6 @@ class Spool:
         found = self._file.ask(query)[0]
         return Usage(found["n"], found["gaps"], found["size"] + found["gaps"] * rows.OVERHEAD_BYTES)
 
-    def forgotten(self) -> int:
-        """Return the number of records of old boots for which not even gaps are kept."""
-        return int(self.mark("forgotten") or 0)
-
     def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[SpooledRecord | Gap]:
         """Return the first entries of a source, records and gaps in the order of their numbers."""
         key = (source["id"], limit)
@@ -228,7 +227,8 @@ def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings:
     before = int(known.get("epoch", 0))
     if known.get("boot") == boot and before >= last_epoch:
         return before
-    epoch = max(max(before, last_epoch) + 1, int(now.timestamp()))
+    least = max(max(before, last_epoch) + 1, int(now.timestamp()) * _EPOCHS_PER_S)
+    epoch = least + secrets.randbelow(_EPOCHS_PER_S)
     with file.transaction(durable=True):
         for name, value in zip(_MARKS, (str(epoch), boot), strict=True):
             file.do("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from fleet.controller.monitoring.settings import AlertSettings
 from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.report import reporting
+from gateway.agent.report import hardware, reporting
 from gateway.agent.state.storage import opened_for_reading
 from gateway.agent.update import work
 from gateway.agent.update.poll import Poll
@@ -272,3 +274,111 @@ def test_a_wrong_key_that_stays_is_refused(fleet: Fleet, monkeypatch: pytest.Mon
     monkeypatch.setattr(Poll, "_fetch", answer)
     assert fleet.device.asked_once().reason == "wrong-key"
     assert len(asked) == 2
+
+
+# ---- two machines under one name -------------------------------------------------------------------------------------
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """Yield a fleet whose alerts are evaluated all the time."""
+    for room in (work, reporting):
+        monkeypatch.setattr(room, "DaemonClient", lambda _settings: Daemon())
+    often = AlertSettings(evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
+    with controlling(tmp_path / "fleet", replace(SOON, alerts=often)) as controller, controller.client() as operator:
+        yield Fleet(controller, operator, Daemon())
+
+
+@dataclass
+class Machine:
+    """A board that reports with the store in `folder`. `uuid` "": it has nothing that tells it from others."""
+
+    fleet: Fleet
+    folder: Path
+    boot: str
+    uuid: str = ""
+
+    def report(self, times: int = 1) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("BOOT_ID", self.boot)
+            patch.setenv("PRODUCT_UUID", self.uuid)
+            patch.setattr(hardware, "PRODUCT_UUID", "absent")
+            patch.setattr(hardware, "_permanent", lambda _device: "")
+            for _ in range(times):
+                assert replace(self.fleet.device, folder=self.folder).turn() == ""
+
+    def copied(self, **changes: str) -> Machine:
+        """Return another machine with a copy of this one's storage."""
+        return replace(self, folder=Path(shutil.copytree(self.folder, f"{self.folder}-copy")), **changes)
+
+
+A, B = "4c4c4544-0042-3510-8054-b4c04f564231", "4c4c4544-0042-3510-8054-b4c04f564232"
+
+
+def reports(fleet: Fleet) -> int:
+    """Return how many reports the controller has, of all boots, and check that none is missing."""
+    items = fleet.ask("GET", f"/v1/devices/{DEVICE}/telemetry")["items"]
+    assert not any(one["gaps"] or one["lost"] for one in items)
+    return sum(one["rows"] for one in items if one["stream"] == "vitals")
+
+
+def alerts(fleet: Fleet, state: str = "open") -> list[str]:
+    return [one["summary"] for one in fleet.ask("GET", f"/v1/alerts?rule=identity&state={state}")["items"]]
+
+
+def moves(fleet: Fleet) -> int:
+    return len(fleet.ask("GET", "/v1/events?kind=moved")["items"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"boot": "b", "uuid": B}, id="another board"),
+        pytest.param({"boot": "b", "uuid": ""}, id="nothing tells the boards apart"),
+        pytest.param({}, id="two containers on one host"),
+    ],
+)
+def test_a_copy_of_a_store_opens_an_alert_and_swallows_nothing(watched: Fleet, other: dict[str, str]) -> None:
+    first = Machine(watched, watched.device.folder, "a", A if other.get("uuid") else "")
+    first.report(2)
+    second = first.copied(**other)
+    second.report(2)
+    assert (reports(watched), moves(watched)) == (4, int(bool(other.get("uuid"))))
+    assert watched.ask("GET", f"/v1/devices/{DEVICE}")["used_twice"] is None
+    for _ in range(3):
+        first.report()
+        second.report()
+    assert reports(watched) == 10
+    watched.until(lambda: bool(alerts(watched)))
+    assert alerts(watched)[0].startswith(f"identity used twice: two machines report as {DEVICE}")
+    token = watched.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
+    enrol(EnrolmentInput(watched.device.identity.controller, token), first.folder, CONFIG)
+    watched.until(lambda: not alerts(watched) and len(alerts(watched, "closed")) == 1)
+    first.report()
+    assert replace(watched.device, folder=second.folder).asked_once().problem  # the copy's certificate is revoked
+    assert watched.ask("GET", f"/v1/devices/{DEVICE}")["used_twice"] is None
+
+
+def test_copies_that_boot_in_the_same_second_number_their_reports_apart(watched: Fleet) -> None:
+    first = Machine(watched, watched.device.folder, "a")
+    first.report()
+    second = first.copied(boot="c")
+    for machine in (replace(first, boot="b"), second, second, replace(first, boot="b")):
+        machine.report()
+    assert reports(watched) == 5
+
+
+def test_a_card_in_a_spare_board_is_an_event_and_a_reboot_is_nothing(watched: Fleet) -> None:
+    board = Machine(watched, watched.device.folder, "1", A)
+    for machine, moved in (
+        (board, 0),
+        (replace(board, boot="2"), 0),
+        (replace(board, boot="3", uuid=""), 0),  # a fact that is missing is no difference
+        (replace(board, boot="4", uuid=B), 1),
+        (replace(board, boot="5", uuid=B), 1),
+        (replace(board, boot="6", uuid=A), 2),  # and back to the board that was mended
+    ):
+        machine.report(2)
+        assert moves(watched) == moved
+    assert (reports(watched), alerts(watched)) == (12, [])
+    shown = watched.ask("GET", f"/v1/devices/{DEVICE}")
+    assert (shown["used_twice"], shown["machine"]["hardware"].keys()) == (None, {"uuid"})
+    assert shown["machine"]["hardware"] != shown["machine"]["before"]

@@ -13,7 +13,6 @@ import pytest
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import DirectorSettings
 from fleet.controller.database import telemetry
-from gateway.agent.clock import boot_name
 from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.fetch import certificate
 from gateway.agent.fetch.certificate import read_held
@@ -58,7 +57,7 @@ class Watched:
         with self.controller.control.database.read() as connection:
             (vitals,) = [one for one in telemetry.sources(connection, DEVICE) if one.stream == "vitals"]
         assert (vitals.rows, vitals.contiguous, vitals.gaps, vitals.lost) == (rows, rows, (), 0)
-        spool = Spool.open(self.device.folder, boot_name(), self.controller.clock())
+        spool = Spool.open(self.device.folder, reporting.boot_in(self.device.folder), self.controller.clock())
         assert spool.usage().records == 0
         spool.close()
 

@@ -126,7 +126,8 @@ async def test_a_client_id_that_is_taken_over_is_named_and_not_fought_for(caplog
         assert gateway.counters()["client_id_taken_over"] == 1
         wait_s = float(reasons(caplog, "broker connection lost: main")[0].split("next try in ")[1].split()[0])
         assert 300.0 <= wait_s <= 600.0
-        assert "[gateway] id" in reasons(caplog, "client id taken over: another client connected as 'gw'")[0]
+        named = "client id taken over: another client connected as 'gw': identity used twice"
+        assert "[gateway] id" in reasons(caplog, named)[0]
 
 
 async def test_short_connections_with_mqtt_3_1_1_are_reported_with_a_hint(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,9 @@ Clients of the device notice nothing meanwhile.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +17,17 @@ import httpx
 import pytest
 
 from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
 from fleet.controller.database import certificates, desired, devices, events, telemetry
 from fleet.controller.database.devices import Device
+from fleet.controller.monitoring.settings import AlertSettings
 from gateway.agent.fetch.certificate import read_held
 from tests.simulators import models_ill
 from tests.simulators.asking import enrolment_token
+from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device, short_lived
+from tests.simulators.operator import until
 
 WAIT_S = 30.0
 
@@ -197,3 +204,34 @@ def test_a_device_that_was_assigned_by_hand_goes_on(tmp_path, state) -> None:
         assert (done.code, done.told["state"]) == (0, "in-step"), done.err
         assert device.status["assignment"]["version"] > before["assignment"]["version"] == 2
         assert list(device.serving) == ["2"]
+
+
+BOARDS = {"a": "4c4c4544-0042-3510-8054-b4c04f564231", "b": "4c4c4544-0042-3510-8054-b4c04f564232"}
+
+
+def syncing(device: MemberDevice, board: str, boot: str, store: Path) -> subprocess.Popen[bytes]:
+    """Start `edge-agent sync` as it runs on a board, with the storage in `store`."""
+    command = [str(store) if word == str(device.store) else word for word in device.command("sync")]
+    environ = {**os.environ, "BOOT_ID": boot, "PRODUCT_UUID": BOARDS[board]}
+    return subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_two_boards_with_copies_of_one_card_are_noticed_and_both_are_heard(tmp_path, state) -> None:
+    often = AlertSettings(evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
+    with member_device(tmp_path, state, FleetConfig(alerts=often)) as device, device.fleet.client(Role.ADMIN) as client:
+        assert device.enrol().code == 0
+        assert syncing(device, "a", "a-1", device.store).wait(WAIT_S) == 0
+        copy = Path(shutil.copytree(device.store, tmp_path / "copy"))
+        for _ in range(3):
+            both = [syncing(device, "a", "a-1", device.store), syncing(device, "b", "b-1", copy)]
+            assert [one.wait(WAIT_S) for one in both] == [0, 0]
+        with device.fleet.control.database.read() as connection:
+            found = [one for one in telemetry.sources(connection, DEVICE) if one.stream == "vitals"]
+        assert [one.contiguous >= 3 and (one.rows, one.lost) == (one.contiguous, 0) for one in found] == [True, True]
+        query = "/v1/alerts?rule=identity&state=open"
+        until(lambda: len(client.get(query).json()["items"]) == 1, "no alert opens")
+        (opened,) = client.get(query).json()["items"]
+        assert opened["summary"].startswith(f"identity used twice: two machines report as {DEVICE}")
+        assert len({*opened["evidence"]["hardware"]["uuid"], *opened["evidence"]["before"]["uuid"]}) == 2
+        moved = client.get(f"/v1/events?kind=moved&device={DEVICE}").json()["items"]
+        assert len(moved) == 1  # the copy's first report could have been that of a card in a spare board

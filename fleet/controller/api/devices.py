@@ -122,9 +122,15 @@ class DeviceEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceDetails(DeviceEntry):
-    """A device in full. `certificates`: newest first."""
+    """A device in full. `certificates`: newest first.
+
+    `machine`: boot and digests of the hardware that reported last, of the hardware before, and earlier boots.
+    `used_twice`: when two machines last reported under this name, or null.
+    """
 
     health_details: Mapping[str, object]
+    machine: Mapping[str, object]
+    used_twice: str | None
     desired: list[DesiredEntry]
     certificates: list[CertificateEntry]
 
@@ -262,7 +268,7 @@ def check_device(request: Call, connection: Connection, device: Device) -> None:
 def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
     return DeviceDetails(
         **_fields(device),
-        health_details=device.health_details,
+        **plain_fields(device, ("health_details", "machine", "used_twice")),
         desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
         certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
     )

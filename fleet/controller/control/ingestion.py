@@ -10,19 +10,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from fleet.controller.control.authentication import admitted
 from fleet.controller.control.concurrency_limit import ConcurrencyLimit
+from fleet.controller.control.identity_use import IdentityUse, KnownMachine, judge
 from fleet.controller.control.ingestion_lines import IntakeLimits, batches, plain_body
 from fleet.controller.control.reports import (
     DEVICE,
+    MOVED,
     SLOT,
     STATE,
     UPDATES,
+    VITALS,
     Made,
     SlotReport,
+    hardware,
     health,
     name,
     reported,
@@ -34,6 +38,7 @@ from fleet.controller.control.settings import IntakeSettings
 from fleet.controller.control.slot_ownership import answered
 from fleet.controller.database import devices, events, rollouts, tail, telemetry
 from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.facts import Fact, Reported
@@ -123,6 +128,8 @@ class Intake:
             answer = telemetry.receive(connection, device, batch, now, self._database.settings.telemetry)
             said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
+            if batch.stream == VITALS and answer.fresh:
+                self._identify(connection, device, batch.boot_epoch, answer.fresh[-1], now)
             counted["telemetry_rows"] += answer.stored
             for reason, count in answer.left.items():
                 counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
@@ -130,6 +137,17 @@ class Intake:
         if state or updates:
             counted.update(self._apply(connection, device, state, updates, now))
         return said
+
+    def _identify(self, connection: Connection, device: str, boot: int, row: Row, now: datetime) -> None:
+        """Record the machine that reports. A copy of a device's storage reports under the same name."""
+        known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
+        use, after = judge(known, boot, hardware(row.document))
+        if after != known:
+            devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)
+        if use is IdentityUse.MOVED:
+            changed = {"hardware": after.hardware, "hardware_before": after.before}
+            event = Event(device, f"{MOVED} {boot}", row.at, MOVED, document=changed)
+            events.record(connection, [event], now, self._database.settings)
 
     def _apply(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime

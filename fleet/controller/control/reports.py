@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from fleet.controller.control.identity_use import FACTS
 from fleet.controller.database.devices import Running
 from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Row
@@ -20,14 +21,16 @@ from gateway.domain.assignment import ATTEMPT_LIMIT
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 from gateway.domain.release_paths import is_slot
 
-STATE, UPDATES = "state", "updates"
+STATE, UPDATES, VITALS = "state", "updates", "vitals"
 """Streams (gateway/agent/README.md, "Telemetry")."""
 SLOT, DEVICE = "slot", "device"
 """Kinds of rows of the stream `state`."""
 GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"
-ROLLBACK, UPDATE = "rollback", "update"
+ROLLBACK, UPDATE, MOVED = "rollback", "update", "moved"
 """Kinds of events."""
 PATH_LIMIT_CHARS = 512
+DIGESTS_LIMIT = 16
+"""Digests of one fact about the hardware."""
 ASSIGNMENT_LIMIT = 2**53 - 1
 """Greatest version of an assignment that a report may name: every JSON reader holds it exactly."""
 
@@ -98,6 +101,14 @@ def health(document: Document) -> Health | None:
         "versions": {key: text(known.get(key)) for key in ("agent", "gateway", "python", "kernel") if known.get(key)},
     }
     return Health(state, {key: value for key, value in details.items() if value}, name(document.get("profile")))
+
+
+def hardware(document: Document) -> dict[str, list[str]]:
+    """Return the digests of the device's hardware in a row of stream `vitals`; {} if it reports none."""
+    facts = document.get("hardware")
+    listed = {fact: facts.get(fact) for fact in FACTS} if isinstance(facts, Mapping) else {}
+    bounded = {fact: found[:DIGESTS_LIMIT] for fact, found in listed.items() if isinstance(found, list)}
+    return {fact: digests for fact, found in bounded.items() if (digests := [*filter(None, map(word, found))])}
 
 
 def update_event(device: str, row: Row) -> Event | None:

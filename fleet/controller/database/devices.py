@@ -56,7 +56,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. `seen`: time of its last poll, exact to `seen_every_s`. `serial` "": none is known."""
+    """A device. `seen`: time of its last poll, exact to `seen_every_s`. `serial` "": none is known.
+
+    `machine`: the one that reported last. `used_twice`: when two machines last used its identity.
+    """
 
     id: str
     state: EnrolmentState
@@ -73,6 +76,8 @@ class Device:
     revoked_because: str = ""
     seen: datetime | None = None
     running: tuple[Running, ...] = ()
+    machine: Json = field(default_factory=dict)
+    used_twice: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
     statement = adding(connection, devices).values(**_new(device, EnrolmentState.ENROLLED, "", now), enrolled=now)
     changed = statement.on_conflict_do_update(
         index_elements=[devices.c.id],
-        set_={"state": EnrolmentState.ENROLLED, "enrolled": now},
+        set_={"state": EnrolmentState.ENROLLED, "enrolled": now, "machine": {}, "used_twice": None},
         where=devices.c.state != EnrolmentState.REVOKED,
     )
     if connection.execute(changed).rowcount != 1:
@@ -207,6 +212,16 @@ def report_health(connection: Connection, device: str, health: str, details: Jso
     _change(connection, device, health=health, health_details=details, **({"profile": profile} if profile else {}))
 
 
+def machine(connection: Connection, device: str) -> dict[str, Any]:
+    """Return what `report_machine` stored of a device; {} before the first report."""
+    return dict(connection.execute(_MACHINE, {"its_id": device}).scalar_one_or_none() or {})
+
+
+def report_machine(connection: Connection, device: str, machine: Json, used_twice: datetime | None) -> None:
+    """Store the machine that uses a device's identity. `used_twice` None: unchanged. Raise AbsentError."""
+    _change(connection, device, machine=machine, **({"used_twice": used_twice} if used_twice else {}))
+
+
 def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
     """Write when devices were last seen (`fleet.controller.database.seen` says which).
 
@@ -279,6 +294,7 @@ def empty(connection: Connection, device: str) -> None:
 
 
 _HERE = devices.c.removed.is_(None)
+_MACHINE = sa.select(devices.c.machine).where(devices.c.id == sa.bindparam("its_id", type_=devices.c.id.type))
 _SUMMARY = [column for column in devices.c if column.name not in {"inventory", "removed"}]
 
 

@@ -29,6 +29,8 @@ EMPTY: dict[str, object] = {
     "enrolled": None,
     "revoked": None,
     "revoked_because": "",
+    "machine": {},
+    "used_twice": None,
 }
 
 

@@ -14,7 +14,7 @@ class TelemetryStorageSettings:
     batch_limit_rows: int = 1_000  # rows of one request; more are refused
     row_limit_bytes: int = 16_384  # of one row's document
     streams_limit: int = 16  # streams of one device; rows of further ones are refused
-    boots_limit: int = 16  # boots of one stream that are kept; the oldest go with their rows
+    boots_limit: int = 16  # boots of one stream that are kept; those silent longest go with their rows
     window_rows: int = 100_000  # how far beyond the acknowledged row others are accepted
     spans_limit: int = 64  # separate runs of rows beyond the acknowledged one; rows that would make more are left out
     age_limit_d: float = 30.0  # older rows are deleted

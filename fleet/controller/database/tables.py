@@ -57,6 +57,8 @@ devices = Table(
     Column("revoked", Moment),
     Column("revoked_because", Words(REASON_BYTES), nullable=False),
     Column("removed", Moment),  # the device is removed; the row keeps what must outlive it (`removal.py`)
+    Column("machine", JsonColumn(TAGS_BYTES), nullable=False, server_default="{}"),  # `control/identity_use.py`
+    Column("used_twice", Moment, index=True),
     CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
 )
 device_tags = Table(

@@ -22,8 +22,6 @@ from fleet.controller.database.settings import DatabaseSettings, TelemetryStorag
 from fleet.controller.database.spans import Received, Span
 from fleet.controller.database.tables import telemetry, telemetry_sources
 
-STALE = "of a boot that is forgotten"
-
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
@@ -78,8 +76,6 @@ def receive(
     """Store the rows that are new. Raise RefusedError for invalid telemetry, ConflictError for an unknown device."""
     check(batch, settings)
     source = _source(connection, device, batch, settings)
-    if source is None:
-        return StoredBatch(_last(batch), 0, {STALE: len(batch.rows)} if batch.rows else {})
     before = _received(source)
     taken = take(before, batch, settings)
     added_bytes = _store(connection, source.id, taken.rows, now, settings)
@@ -154,22 +150,23 @@ def newest_of_devices(
     return tuple((row.device, _row(row)) for row in found)
 
 
-def _source(connection: Connection, device: str, batch: Batch, settings: TelemetryStorageSettings) -> Found[Any] | None:
-    """Return the source's row, locked; create it if there is none. Return None if its boot was forgotten."""
+def _source(connection: Connection, device: str, batch: Batch, settings: TelemetryStorageSettings) -> Found[Any]:
+    """Return the source's row, locked; create it if there is none, in the place of the boot that was silent longest.
+
+    The oldest boot may be the present one of a device whose copy has begun others.
+    """
     hold(connection, device)
     key = {"of_device": device, "of_stream": batch.stream, "of_boot": batch.boot_epoch}
     found = connection.execute(_SOURCE, key).one_or_none()
     if found is not None:
         return found
     columns = telemetry_sources.c
-    mine = sa.select(telemetry_sources).where(columns.device == device, columns.stream == batch.stream)
-    boots = [(row.boot_epoch, row.id) for row in connection.execute(mine.order_by(columns.boot_epoch))]
+    mine = sa.select(columns.id).where(columns.device == device, columns.stream == batch.stream)
+    boots = connection.execute(mine.order_by(_LAST_RECEIVED.nulls_first(), columns.boot_epoch)).scalars().all()
     if not boots:
         _count_streams(connection, device, settings)
     if len(boots) >= settings.boots_limit:
-        if batch.boot_epoch < boots[0][0]:
-            return None
-        connection.execute(sa.delete(telemetry_sources).where(columns.id == boots[0][1]))
+        connection.execute(sa.delete(telemetry_sources).where(columns.id == boots[0]))
     empty = {"contiguous": 0, "spans": [], "lost": 0, "rows": 0, "bytes": 0}
     add = sa.insert(telemetry_sources).values(device=device, stream=batch.stream, boot_epoch=batch.boot_epoch, **empty)
     return connection.execute(add.returning(*columns)).one()
@@ -200,10 +197,6 @@ def _received(source: Found[Any]) -> Received:
     return Received(source.contiguous, tuple((first, last) for first, last in source.spans))
 
 
-def _last(batch: Batch) -> int:
-    return max([*(row.seq for row in batch.rows), *(last for _, last in batch.lost)], default=0)
-
-
 def _rows() -> sa.Select[Any]:
     columns = (telemetry_sources.c.stream, telemetry_sources.c.boot_epoch, telemetry.c.received)
     row = (telemetry.c.seq, telemetry.c.at, telemetry.c.kind, telemetry.c.document)
@@ -224,6 +217,9 @@ _IS_LAST = sa.and_(
     telemetry_sources.c.boot_epoch == _NEWEST_BOOT.scalar_subquery(), telemetry.c.seq == _LAST_NUMBER.scalar_subquery()
 )
 """Condition on a row of telemetry: the last one of its device and stream, of the newest boot of which any is kept."""
+
+_RECEIVED = sa.select(_LATER.c.received).where(_LATER.c.source == telemetry_sources.c.id)
+_LAST_RECEIVED = _RECEIVED.order_by(_LATER.c.seq.desc()).limit(1).scalar_subquery()
 
 # ---- statements of every request, built once: building them takes more than half the time of a small request ----
 _COLUMNS = telemetry_sources.c

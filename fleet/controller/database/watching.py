@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.controller.database.devices import EnrolmentState
-from fleet.controller.database.rows import chunks
+from fleet.controller.database.rows import Json, chunks
 from fleet.controller.database.tables import certificates, device_running, device_seen, devices, facts, rollouts
 
 
@@ -48,6 +48,12 @@ def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
     for ids in chunks(named):
         found |= _mapped(connection.execute(_last_seen.where(devices.c.id.in_(ids))))
     return found
+
+
+def used_twice(connection: Connection, since: datetime, limit_rows: int) -> dict[str, Json]:
+    """Return enrolled devices whose identity two machines used after `since`, with the machine that reported last."""
+    wanted = (devices.c.used_twice > since, devices.c.state == EnrolmentState.ENROLLED)
+    return _mapped(connection.execute(sa.select(devices.c.id, devices.c.machine).where(*wanted).limit(limit_rows)))
 
 
 def running_by_slot(connection: Connection) -> dict[tuple[str, str], int]:

@@ -19,7 +19,7 @@ from fleet.controller.database.leader import guard
 from fleet.controller.database.tail import ReceivedRow, Tail, keep_position, position, settled, tail
 from fleet.controller.monitoring import readings
 from fleet.controller.monitoring.alert_rules import AlertLimits, EvaluatedRules, RuleValue, evaluate_rules
-from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates, of_silence
+from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates, of_identities, of_silence
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples
 
@@ -123,6 +123,7 @@ class AlertEvaluation:
     ) -> Iterator[Iterable[RuleValue]]:
         up_since = self._up_since(connection, now)
         yield of_silence(connection, standing, up_since, now, self._settings)
+        yield of_identities(connection, standing, now, self._settings)
         yield self._stops.read(connection, standing, now)
         if deep:
             yield of_certificates(connection, standing, now, self._settings)

@@ -37,6 +37,16 @@ def of_silence(
         yield readings.silent(device, since, now)
 
 
+def of_identities(
+    connection: Connection, standing: Iterable[Alert], now: datetime, settings: AlertSettings
+) -> Iterator[RuleValue]:
+    """Yield readings of devices whose identity two machines used within `identity_s`, or that have an alert for it."""
+    since = now - timedelta(seconds=settings.identity_s)
+    found = watching.used_twice(connection, since, settings.open_limit + 1)
+    for device in {*found, *(alert.device for alert in standing if alert.rule == readings.IDENTITY)}:
+        yield readings.identity(device, found.get(device), now)
+
+
 def of_certificates(
     connection: Connection, standing: Iterable[Alert], now: datetime, settings: AlertSettings
 ) -> Iterator[RuleValue]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from fleet.controller.database.tail import ReceivedRow
 from fleet.controller.monitoring.alert_rules import AlertRule, RuleValue
@@ -13,7 +14,7 @@ from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples
 from gateway.terminal.tables import counted
 
-SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL = (
+SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL, IDENTITY = (
     "silent",
     "errors",
     "temperature",
@@ -24,8 +25,9 @@ SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, B
     "repository",
     "barred",
     "removal",
+    "identity",
 )
-RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL)
+RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL, IDENTITY)
 VITALS, STATISTICS, UPDATES, STATE = "vitals", "statistics", "updates", "state"
 STREAMS = (VITALS, STATISTICS, UPDATES, STATE)
 WITHDRAW = "withdraw"
@@ -49,6 +51,7 @@ def rules(settings: AlertSettings) -> Mapping[str, AlertRule]:
         REPOSITORY: (settings.repository_d, AlertRule(0.0, 0.0, 0.0, lasts_s)),
         BARRED: (settings.barred, AlertRule(0.5, 0.5)),
         REMOVAL: (settings.removal, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+        IDENTITY: (settings.identity_s, AlertRule(0.5, 0.5)),
     }
     return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
@@ -97,6 +100,14 @@ def barred(target: str, devices: int, why: str, now: datetime) -> RuleValue:
     """Return the reading of a release that is no longer installed. The value: devices that still run it."""
     summary = f"{counted(devices, 'device')} run {target}: {why}; a rollout of another release moves them"
     return RuleValue(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
+
+
+def identity(device: str, machine: Mapping[str, Any] | None, now: datetime) -> RuleValue:
+    """Return the reading of a device's identity. `machine` None: only one machine uses it."""
+    summary = f"identity used twice: two machines report as {device:.140}; enrol one of them under another name"
+    said = machine or {}
+    evidence = {name: said.get(name) for name in ("hardware", "before", "boot", "ended")}
+    return RuleValue(IDENTITY, device, "", float(machine is not None), now, summary, evidence)
 
 
 def _vitals(heard: ReceivedRow) -> Iterator[RuleValue]:

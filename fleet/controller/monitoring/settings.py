@@ -29,6 +29,7 @@ class AlertSettings:
     repository_d: float = 14.0  # remaining validity of a role signed offline
     barred: bool = True  # releases that devices run, withdrawn or below a floor
     removal: bool = True  # slots that wait to be emptied
+    identity_s: float = 3_600.0  # time for which only one machine must report before its identity counts as used once
     lasts_s: float = 86_400.0  # an alert without a reading for this long is closed
     calm_s: float = 120.0  # time below the limit before an alert is closed, so that it is not reported repeatedly
     open_limit: int = 10_000  # most alerts at one time; further ones are only counted

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.agent.report.hardware import hardware
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.policy import read_holds
 from gateway.agent.state.polled import OUT_OF_REACH, POLLED, WAITING
@@ -55,6 +56,7 @@ class StatusInput:
     used_bytes: int = 0
     held: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     link: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 def read_standing(storage: Storage, identity: DeviceIdentity) -> StatusInput:
@@ -78,6 +80,7 @@ def read_standing(storage: Storage, identity: DeviceIdentity) -> StatusInput:
         storage.blobs.usage_bytes(),
         read_holds(journal),
         json.loads(journal.fact(LINK) or "{}"),
+        hardware(),
     )
 
 
@@ -116,6 +119,7 @@ def document(standing: StatusInput) -> dict[str, Any]:
         "controller": dict(standing.link) or None,
         "time_floor": standing.time_floor,
         "store_bytes": standing.used_bytes,
+        "hardware": dict(standing.hardware),
         "history": [_update(update) for update in standing.finished],
     }
 

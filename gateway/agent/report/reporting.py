@@ -114,10 +114,16 @@ def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connecti
             spool.close()
 
 
+def boot_in(folder: Path) -> str:
+    """Return the name of this boot for the spool in `folder`. A copy of the folder on this machine has another one."""
+    place = folder.stat()
+    return f"{boot_name()} {place.st_dev}.{place.st_ino}"
+
+
 def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
     """Open the spool. If the boot id is unknown, all boots share one stream of numbers and times."""
     last = int(storage.journal.fact(EPOCH) or 0)
-    spool = Spool.open(storage.folder, boot_name(), now, config.spool, last_epoch=last)
+    spool = Spool.open(storage.folder, boot_in(storage.folder), now, config.spool, last_epoch=last)
     if spool.epoch != last:  # before the first number of this epoch is used
         storage.journal.keep_facts({EPOCH: str(spool.epoch)})
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")

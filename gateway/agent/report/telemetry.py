@@ -216,6 +216,7 @@ def _vitals(observed: ReportInput, usage: Usage, now: datetime) -> Iterable[Spoo
         "gateway": status.get("instance"),
         "rss_bytes": status.get("rss_bytes"),
         "store_bytes": observed.standing.used_bytes,
+        "hardware": observed.standing.hardware,
         "spool": spool,
     }
     yield SpoolRecord("vitals", Priority.VITALS, "vitals", now, said)

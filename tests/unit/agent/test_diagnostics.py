@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
 from gateway.agent.fetch.certificate import FILE
 from gateway.agent.report import reporting
@@ -172,7 +171,7 @@ def test_however_often_it_is_asked_it_looks_now_and_then(device: Device, tmp_pat
     assert len(calls(device, "GET")) == 1
     device.report()
     assert len(calls(device, "GET")) == 1
-    with closing(Spool.open(device.folder, boot_name(), datetime.now(UTC))) as spool:
+    with closing(Spool.open(device.folder, reporting.boot_in(device.folder), datetime.now(UTC))) as spool:
         spool.append([], datetime.now(UTC), {reporting.QUIET: "{}"})  # as after so long
     device.report()
     assert sorted(device.told.diagnostics) == list(range(8))

@@ -46,6 +46,7 @@ FULL = StatusInput(
     1,
     {"meter": {"change": "install", "until": None, "why": "words"}},
     {"problem": "", "certificate_expires": "then"},
+    {"serial": ["a"], "uuid": ["b"], "macs": ["c"]},
 )
 BY_NAME = {"slots", "evidence"}
 """Their keys are names of models and of measurements."""

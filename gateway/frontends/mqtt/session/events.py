@@ -47,12 +47,13 @@ SESSION_RESET = (
 PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
 """The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
 CLIENT_ID_TAKEN_OVER = (
-    "client id taken over: another client connected as '%s'; two gateways have one [gateway] id: change one of them"
+    "client id taken over: another client connected as '%s': identity used twice; give each gateway its own "
+    "[gateway] id, and a copied card its own /etc/machine-id"
 )
 """The broker ended a connection with reason code 0x8E."""
 CLIENT_ID_CONTESTED = (
-    "client id contested: %d connections as '%s' ended soon after they were accepted; if two gateways have one "
-    "[gateway] id, change one of them"
+    "client id contested: %d connections as '%s' ended soon after they were accepted; if the identity is used twice, "
+    "give each gateway its own [gateway] id, and a copied card its own /etc/machine-id"
 )
 """A broker that still answers ends connections repeatedly without a reason: mosquitto 2.0.11, MQTT 3.1.1."""
 PROTOCOL_VERSION_CHOSEN = (

@@ -148,6 +148,7 @@ def test_every_rule_can_be_turned_off() -> None:
         repository_d=0,
         barred=False,
         removal=False,
+        identity_s=0,
     )
     assert rules(off) == {}
 
