@@ -25,7 +25,7 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
 def measured(*patterns: str) -> list[dict[str, Any]]:
     """Return the rows of one short pass over what matches."""
     only = [word for pattern in patterns for word in ("--only", pattern)]
-    done = bench("--json", "--seconds", "0.2", "--passes", "1", *only)
+    done = bench("--json", "--seconds", "1.0", "--passes", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
     return rows
