@@ -9,10 +9,11 @@ from datetime import datetime
 
 from fleet.controller.control.catalogue import usable
 from fleet.controller.control.reports import Made
-from fleet.controller.control.rollouts_record import RecordedRollout
+from fleet.controller.control.rollouts_record import RecordedRollout, States
 from fleet.controller.database import assignments, desired, rollouts
 from fleet.controller.database.desired import Desired, PreviousRelease
 from fleet.controller.database.engine import Connection
+from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.database.rows import chunks
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.rollouts.decisions import Decision, Offer, Retry, RollBack
@@ -24,14 +25,28 @@ OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, R
 """Names of offers in documents of decisions."""
 
 
-def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
-    """Return the devices that a rollout cannot have.
+def claimed(
+    connection: Connection,
+    states: States,
+    spec: Spec,
+    others: Sequence[StoredRollout],
+    settings: DatabaseSettings,
+    *,
+    rollout: str = "",
+) -> frozenset[str]:
+    """Return the devices that `rollout` ("": a new one) cannot have.
 
     Either one of the live rollouts `others` offered them something for the slot, or they have the same release in
-    another slot: a release serves in one slot only.
+    another slot: a release serves in one slot only. Younger rollouts may have the devices that a standing one served
+    in earlier rounds.
     """
-    elsewhere = desired.elsewhere(connection, spec.target.path, spec.slot)
-    return desired.held(connection, spec.slot, others) | elsewhere
+    standing = [one.id for one in others if one.spec.get("standing") and (not rollout or one.id < rollout)]
+    found = set(desired.held(connection, spec.slot, [one.id for one in others if one.id not in standing]))
+    for other in standing:
+        known = states.read(connection, other, settings)
+        states.keep(known)
+        found |= {device for device in desired.held(connection, spec.slot, [other]) if not known.state.served(device)}
+    return frozenset(found) | desired.elsewhere(connection, spec.target.path, spec.slot)
 
 
 def carry_out(
@@ -67,11 +82,13 @@ def _answered(known: RecordedRollout, made: Made, present: Desired | None, base:
     It is the latest attempt if the report names that of the rollout's present offer. It is 0 if the report names no
     attempt, or if the device was told to go back and reports what it has run since, whichever rollout offered that.
 
-    None also if the report was made before the device had an assignment with its present desired state. A report on
-    another release counts only above `base`: versions up to it may be those of a controller that was lost since the
-    backup.
+    None also if a standing rollout served the device in an earlier round and the slot is another's now, or if the
+    report was made before the device had an assignment with its present desired state. A report on another release
+    counts only above `base`: versions up to it may be those of a controller that was lost since the backup.
     """
     report, member = made.report, known.state.members.get(made.report.device)
+    if known.state.served(report.device) and (present is None or present.rollout != known.stored.id):
+        return None
     if present and made.assignment and not 0 < present.signed <= made.assignment:
         return None
     if member is None:

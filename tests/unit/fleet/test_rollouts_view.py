@@ -26,6 +26,8 @@ def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "id": "r1",
         "name": "readers",
         "state": "running",
+        "round": 0,
+        "served": {},
         "wave": max((one["wave"] for one in waves if one["opened"]), default=None),
         "waiting": 0,
         "waves": list(waves),
