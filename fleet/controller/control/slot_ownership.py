@@ -20,6 +20,7 @@ from fleet.controller.rollouts.decisions import Decision, Offer, Retry, RollBack
 from fleet.controller.rollouts.facts import Reported
 from fleet.controller.rollouts.facts_form import DECIDED, DECISIONS
 from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.state import IN_FLIGHT
 
 OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, Retry})
 """Names of offers in documents of decisions."""
@@ -37,15 +38,17 @@ def claimed(
     """Return the devices that `rollout` ("": a new one) cannot have.
 
     Either one of the live rollouts `others` offered them something for the slot, or they have the same release in
-    another slot: a release serves in one slot only. Younger rollouts may have the devices that a standing one served
-    in earlier rounds.
+    another slot: a release serves in one slot only. Of a standing one in its later rounds, younger rollouts may have
+    the devices that hold no offer.
     """
     standing = [one.id for one in others if one.spec.get("standing") and (not rollout or one.id < rollout)]
     found = set(desired.held(connection, spec.slot, [one.id for one in others if one.id not in standing]))
     for other in standing:
         known = states.read(connection, other, settings)
         states.keep(known)
-        found |= {device for device in desired.held(connection, spec.slot, [other]) if not known.state.served(device)}
+        held, members = desired.held(connection, spec.slot, [other]), known.state.members
+        later = known.state.round > 0
+        found |= {device for device in held if not later or (device in members and members[device].state in IN_FLIGHT)}
     return frozenset(found) | desired.elsewhere(connection, spec.target.path, spec.slot)
 
 
