@@ -67,6 +67,27 @@ def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator)
     assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
 
 
+def test_a_standing_rollout_is_listed_and_shown(controller: RunningController, admin: Operator) -> None:
+    now, database = controller.clock(), controller.control.database
+    target = {"path": "models/acme/meter-reader/2/release", "size_bytes": 1, "sha256": "ab" * 32}
+    spec = document(target=target, standing=True)
+    with database.write() as connection:
+        for name, state in (("s-1", "standing"), ("s-2", "running")):
+            rollouts.create(connection, StoredRollout(name, "n", SLOT, "t", "draft", spec, now, "ann"))
+            rollouts.record(connection, name, [new_fact(now, Created(name, "ann"))], database.settings, state=state)
+    listed = admin.told("rollouts", "list", "--state", "standing")["rollouts"]
+    assert [(one["id"], one["standing"]) for one in listed] == [("s-1", True)]
+    assert "running, standing" in admin.run("rollouts", "list")[1]
+    shown = admin.told("rollouts", "show", "s-1")
+    assert (shown["state"], shown["standing"], shown["round"], shown["served"]) == ("standing", True, 0, {})
+    assert "standing     stays their target" in admin.run("rollouts", "show", "s-1")[1]
+    refused = admin.run("rollouts", "archive", "s-1")[2]
+    assert "is standing; only a finished or aborted one" in refused
+    with database.write() as connection:
+        for name in ("s-1", "s-2"):
+            rollouts.record(connection, name, [], database.settings, state="finished")
+
+
 def test_rollouts_are_archived_and_restored(controller: RunningController, admin: Operator) -> None:
     now, database = controller.clock(), controller.control.database
     spec = document(target={"path": "models/acme/meter-reader/2/release", "size_bytes": 1, "sha256": "ab" * 32})
