@@ -41,15 +41,18 @@ def claimed(
     another slot: a release serves in one slot only. Of a standing one in its later rounds, younger rollouts may have
     the devices that hold no offer.
     """
-    standing = [one.id for one in others if one.spec.get("standing") and (not rollout or one.id < rollout)]
-    found = set(desired.held(connection, spec.slot, [one.id for one in others if one.id not in standing]))
-    for other in standing:
-        known = states.read(connection, other, settings)
-        states.keep(known)
-        held, members = desired.held(connection, spec.slot, [other]), known.state.members
-        later = known.state.round > 0
-        found |= {device for device in held if not later or (device in members and members[device].state in IN_FLIGHT)}
-    return frozenset(found) | desired.elsewhere(connection, spec.target.path, spec.slot)
+    whole, found = list[str](), set[str]()
+    for other in others:
+        known = states.read(connection, other.id, settings) if other.spec.get("standing") else None
+        if known and known.state.round and (not rollout or other.id < rollout):
+            states.keep(known)
+            members = known.state.members.values()
+            found.update(member.device for member in members if member.state in IN_FLIGHT and member.present)
+        else:
+            whole.append(other.id)
+    return (
+        desired.held(connection, spec.slot, whole) | found | desired.elsewhere(connection, spec.target.path, spec.slot)
+    )
 
 
 def carry_out(
