@@ -11,7 +11,7 @@ from fleet.controller.control.device_removal import RemovalReason
 from fleet.controller.control.rollouts_preview import preview
 from fleet.controller.database import desired, devices, removal
 from fleet.controller.database.errors import ConflictError
-from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, Unattended
+from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested, Unattended
 from fleet.controller.rollouts.state import Status
 from tests.simulators.rolled_fleet import V1, V2, V3, RolledFleet, fleet
 
@@ -90,6 +90,43 @@ def test_a_round_that_fails_pauses_it_and_is_withdrawn(fleet: RolledFleet) -> No
     served(fleet, rollout, *new[4:])
     served(fleet, rollout, "later")  # those that failed are not offered it again
     assert fleet.members(rollout, "failed") == new[:4]
+
+
+def test_a_younger_rollout_repairs_a_round_that_failed(fleet: RolledFleet) -> None:
+    fleet.publish("3")
+    fleet.enrol(["a"])
+    old = standing(fleet, "a")
+    fleet.enrol(["b", "c"])
+    fleet.turn(1)
+    fleet.report(old, ["b", "c"], "rolled_back")
+    fleet.turn(1)
+    assert fleet.status(old) is Status.PAUSED
+    fleet.now += timedelta(seconds=1)
+    new = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    served(fleet, new, "a", "b", "c")
+    fleet.turn(1)
+    assert (fleet.status(old), fleet.known(old).state.reason) == (Status.FINISHED, f"superseded by {new}")
+    fleet.replayed(old)
+
+
+def test_a_round_that_is_rolled_back_is_not_what_a_younger_rollout_remembers(fleet: RolledFleet) -> None:
+    fleet.publish("3")
+    old = fleet.enrol(["a", "b"])
+    first = standing(fleet, "a", "b", version="1")
+    second = standing(fleet, *fleet.enrol(["c"], tags=["t"]), query="tag = t")
+    for device in old:
+        label(fleet, device, "t")
+    fleet.turn(1)
+    fleet.report(second, old, "committed")
+    fleet.say(second, Aborted("ann"))
+    fleet.say(second, RollbackRequested("ann"))
+    fleet.now += timedelta(seconds=1)
+    third = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    fleet.turn(1)
+    fleet.say(third, Aborted("ann"))
+    fleet.turn(1)
+    wanted = {name: (one.target, one.rollout) for name, one in fleet.desired(["a", "b", "c"]).items()}
+    assert wanted == dict.fromkeys(old, (V1, first)) | {"c": (V2, second)}
 
 
 def test_a_release_below_the_floor_pauses_it(fleet: RolledFleet) -> None:

@@ -111,7 +111,7 @@ class EvaluationContext:
             *_barred(connection, known),
             *taken_away(known.state, taken - looked_at),
             *changes(known.spec, known.state, devices, taken, self.zones, newcomers=new),
-            *superseded(connection, known),
+            *(superseded(connection, known) if complete else ()),
         ]
         if not complete:
             return EvaluationPlan(events, ())

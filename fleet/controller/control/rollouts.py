@@ -135,16 +135,12 @@ def _check(connection: Connection, known: RecordedRollout, event: Event, setting
     if why := refusal(known.spec, known.state, event):
         raise ConflictError(f"the rollout {known.stored.id}: {why}")
     if isinstance(event, Started) and known.spec.standing:
-        _check_standing(connection, settings)
+        standing = sum(bool(one.spec.get("standing")) for one in live_rollouts(connection, settings))
+        if standing >= STANDING_LIMIT:
+            remedy = "abort one that is no longer needed: edge-fleet rollouts list --state standing"
+            raise ConflictError(f"there are {standing} standing rollouts, and {STANDING_LIMIT} is the most; {remedy}")
     if isinstance(event, (Approved, Started, Resumed)) and (why := usable(connection, known.spec.target.path)):
         raise ConflictError(f"the rollout {known.stored.id} cannot go on: {why}")
-
-
-def _check_standing(connection: Connection, settings: DatabaseSettings) -> None:
-    standing = sum(bool(one.spec.get("standing")) for one in live_rollouts(connection, settings))
-    if standing >= STANDING_LIMIT:
-        remedy = "abort one that is no longer needed: edge-fleet rollouts list --state standing"
-        raise ConflictError(f"there are {standing} standing rollouts, and {STANDING_LIMIT} is the most; {remedy}")
 
 
 # ---- scopes by tag

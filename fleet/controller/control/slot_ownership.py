@@ -9,7 +9,7 @@ from datetime import datetime
 
 from fleet.controller.control.catalogue import usable
 from fleet.controller.control.reports import Made
-from fleet.controller.control.rollouts_record import RecordedRollout, States
+from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout, States
 from fleet.controller.database import assignments, desired, rollouts
 from fleet.controller.database.desired import Desired, PreviousRelease
 from fleet.controller.database.engine import Connection
@@ -41,18 +41,17 @@ def claimed(
     another slot: a release serves in one slot only. Of a standing one in its later rounds, younger rollouts may have
     the devices that hold no offer.
     """
-    whole, found = list[str](), set[str]()
+    whole, found = list[str](), set(desired.elsewhere(connection, spec.target.path, spec.slot))
     for other in others:
-        known = states.read(connection, other.id, settings) if other.spec.get("standing") else None
-        if known and known.state.round and (not rollout or other.id < rollout):
+        yields = other.spec.get("standing") and other.state != RETURNING and (not rollout or other.id < rollout)
+        known = states.read(connection, other.id, settings) if yields else None
+        if known and known.state.round:
             states.keep(known)
             members = known.state.members.values()
             found.update(member.device for member in members if member.state in IN_FLIGHT and member.present)
         else:
             whole.append(other.id)
-    return (
-        desired.held(connection, spec.slot, whole) | found | desired.elsewhere(connection, spec.target.path, spec.slot)
-    )
+    return desired.held(connection, spec.slot, whole) | found
 
 
 def carry_out(

@@ -37,8 +37,8 @@ def newcomers(
         return NO_NEWCOMERS
     members, slot, query = known.state.members, known.spec.slot, parse(known.spec.query)
     younger = [parse(str(other.spec["query"])) for other in live if other.id > known.stored.id]
-    seen = [(device, device_of(device, zones)) for device in devices if not _is_served(known, device.id)]
-    matched = [(device, queried) for device, queried in seen if matches(query, queried)]
+    open_to = [one for one in devices if not (known.state.served(one.id) and members[one.id].present)]
+    matched = [(one, queried) for one in open_to if matches(query, queried := device_of(one, zones))]
     wanted = desired.of_devices(connection, [device.id for device, _ in matched], slot)
     passed_over, new = set[str](), set[str]()
     for device, queried in matched:
@@ -66,10 +66,6 @@ def superseded(connection: Connection, known: RecordedRollout) -> Sequence[Super
     taken = {other: desired.held(connection, slot, [other]) & known.state.members.keys() for other in younger}
     by = [other for other, devices in taken.items() if devices]
     return (Superseded(by[-1]),) if by and all(younger[other] in REPLACED for other in by) else ()
-
-
-def _is_served(known: RecordedRollout, device: str) -> bool:
-    return known.state.served(device) and known.state.members[device].present
 
 
 def _is_newer(path: str, target: str) -> bool:

@@ -80,10 +80,8 @@ def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
     """
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
-        committed = member.state is DeviceState.COMMITTED
-        if member.round != state.round:
-            continue
-        if member.attempt and member.present and not member.returned and (all_of_them or not committed):
+        concerned = member.round == state.round and member.attempt and member.present and not member.returned
+        if concerned and (all_of_them or member.state is not DeviceState.COMMITTED):
             yield RollBack(member.device)
 
 

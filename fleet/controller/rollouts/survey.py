@@ -13,10 +13,7 @@ from fleet.controller.rollouts.waves import next_in_line, places
 
 
 class MemberSurvey:
-    """Result of one pass over the members of this round.
-
-    `wave`: those with a place in the newest wave; `taken`: in any wave.
-    """
+    """Summary of the members of this round. `wave`: those with a place in the newest wave; `taken`: in any wave."""
 
     def __init__(self, spec: Spec, state: RolloutState) -> None:
         self._spec = spec
