@@ -190,6 +190,7 @@ def test_the_youngest_rollout_that_is_for_a_device_has_it_and_supersedes_where_n
         assert fleet.status(old) is Status.STANDING
         fleet.report(rest, fleet.members(rest, "offered"), "committed")
     fleet.turn(1)
+    assert [fleet.status(one) for one in (old, rest)] == [Status.STANDING, Status.FINISHED]
     fleet.turn(1)
     assert [fleet.status(one) for one in (old, rest, pilot)] == [Status.FINISHED] * 2 + [Status.STANDING]
     assert (fleet.known(old).state.reason, fleet.deeds(old)[-1]) == (f"superseded by {rest}", "rollouts.supersede")
@@ -205,6 +206,7 @@ def test_an_aborted_rollout_supersedes_nothing(fleet: RolledFleet) -> None:
     new = fleet.start(target="acme/meter-reader/3", waves=ALL)
     fleet.turn(1)
     assert fleet.targets(["a"]) == {"a": V3}
+    fleet.turn(1)
     fleet.enrol(["b"])
     fleet.say(new, Aborted("ann"))
     fleet.turn(1)
