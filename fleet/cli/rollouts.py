@@ -39,7 +39,8 @@ def _row(one: Json) -> tuple[str, ...]:
     """
     release = short(one["target"])
     slot = "" if release.split("/")[1:2] == [one["slot"]] else f" as {one['slot']}"
-    state = f"{one['state']}, archived" if one["archived"] else one["state"]
+    live = one["standing"] and one["state"] in {"running", "paused"}
+    state = f"{one['state']}{', standing' if live else ''}{', archived' if one['archived'] else ''}"
     return one["id"], one["name"], f"{release}{slot}", state, one["created_by"]
 
 

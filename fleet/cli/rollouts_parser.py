@@ -9,7 +9,7 @@ from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
 from gateway.terminal.numbers import number, positive, whole
 from gateway.terminal.program import Verb, named
 
-STATES = ("draft", "approved", "running", "paused", "finished", "aborted")
+STATES = ("draft", "approved", "running", "paused", "standing", "finished", "aborted")
 DEVICE_STATES = ("pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed", "silent")
 
 
@@ -31,7 +31,11 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--slot", type=named, metavar="SLOT", help="the model's name on the device (default: MODEL)")
     what.add_argument("--name", type=named, metavar="NAME", help="of the rollout (default: SLOT-VERSION)")
     what.add_argument("--query", type=named, metavar="QUERY", help="which devices, as 'tag = pilot' (default: all)")
-    what.add_argument("--static", action="store_true", help="devices that match later do not join")
+    later = what.add_mutually_exclusive_group()
+    later.add_argument("--static", action="store_true", help="devices that match later do not join")
+    later.add_argument(
+        "--standing", action="store_true", help="stay the target after the end: devices that match later get it, too"
+    )
     how = parser.add_argument_group("how fast (TIME is 90s, 15m, 2h or 1d)")
     how.add_argument(
         "--waves",
@@ -178,7 +182,9 @@ ROLLOUTS = Verb(
             "draft a rollout; nothing happens before it is approved and started",
             "  edge-fleet rollouts create --spec meter-reader-2.toml\n"
             "  edge-fleet rollouts create --target acme/meter-reader/2 --rollback forced \\\n"
-            "      --query 'site=berlin' --canary 2 --waves 5%,25%!,100% --soak 2h",
+            "      --query 'site=berlin' --canary 2 --waves 5%,25%!,100% --soak 2h\n"
+            "  edge-fleet rollouts create --target acme/meter-reader/2 --standing \\\n"
+            "      --query 'tag=pilot'",
             _create,
         ),
         _simple("revise", "replace the specification of a draft", _revise, " --spec meter-reader-2.toml"),
@@ -205,7 +211,7 @@ ROLLOUTS = Verb(
         ),
         _simple("restore", "show an archived rollout in lists again"),
         _simple("devices", "its devices and their states", _devices, " --state failed"),
-        _simple("watch", "show its waves until it is over: 0 finished, 1 aborted or halted", _watch),
+        _simple("watch", "show its waves until it is over: 0 finished or standing, 1 aborted or halted", _watch),
         _simple("replay", "check that each recorded decision follows from the facts: 1 if not"),
     ),
 )

@@ -46,6 +46,7 @@ def _plain(arguments: argparse.Namespace) -> Json:
     names = ("name", "slot", "query", "waves", "soak_s", "silence_s", "deadline_s", "rollback")
     said = {name: getattr(arguments, name) for name in names}
     said["dynamic"] = False if arguments.static else None
+    said["standing"] = True if arguments.standing else None
     return {name: value for name, value in said.items() if value is not None}
 
 
@@ -100,11 +101,12 @@ def _toml(text: str) -> Json:
 
 def words(spec: Json) -> list[tuple[str, str]]:
     """Return the specification in words, for its approver."""
-    success, abort = spec["success"], spec["abort"]
+    success, abort, standing = spec["success"], spec["abort"], bool(spec.get("standing"))
     return [
         ("release", f"{short(spec['target']['path'])} into the slot {spec['slot']}"),
         ("digest", spec["target"]["sha256"]),
-        ("devices", spec["query"] + ("" if spec["dynamic"] else "; devices that match later do not join")),
+        ("devices", f"{spec['query']}{'' if spec['dynamic'] else '; devices that match later do not join'}"),
+        *([("standing", "stays their target: devices that match later get it in rounds of these waves")] * standing),
         *([("canary", _canary(spec["canary"]))] if spec["canary"] else []),
         ("waves", f"{', '.join(map(wave_words, spec['waves']))}; {time_words(spec['soak_s'])} between"),
         (

@@ -122,15 +122,20 @@ def headline(view: Json) -> str:
     rows = wave_rows(view)
     if view["state"] in {"draft", "approved"}:
         return str(view["state"])
-    committed, failed = (sum(getattr(row, name) for row in rows) for name in ("committed", "failed"))
-    devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
+    served: Mapping[str, int] = view["served"]
+    committed = sum(row.committed for row in rows) + served.get("committed", 0)
+    failed = sum(row.failed for row in rows) + sum(served.get(state, 0) for state in GAVE_UP)
+    devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"]) + sum(served.values())
     if not devices:
         return f"{view['state']} · no device yet"
     failures = f", {failed} gave up" if failed else ""
-    return f"{view['state']} · {_wave_of(view)} · {committed} of {counted(devices, 'device')} committed{failures}"
+    where = "" if view["state"] == "standing" else f" · {_wave_of(view)}"
+    return f"{view['state']}{where} · {committed} of {counted(devices, 'device')} committed{failures}"
 
 
 def _wave_of(view: Json) -> str:
+    if view["round"]:
+        return f"round {view['round'] + 1}, {_wave_of({**view, 'round': 0})}"
     if view["wave"] is None:
         return "no wave yet"
     return "canary" if view["wave"] == CANARY else f"wave {view['wave']} of {len(view['spec']['waves'])}"
@@ -139,12 +144,14 @@ def _wave_of(view: Json) -> str:
 def notes(view: Json, now: datetime) -> list[str]:
     """Return what an operator should know besides the bars."""
     found = []
-    if view["reason"] and view["state"] in {"paused", "aborted"}:
+    if view["reason"] and view["state"] in {"paused", "aborted", "finished"}:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
     if view["state"] == "paused":
         found.append(f"go on: edge-fleet rollouts resume {view['id']} (or abort)")
     if view["state"] == "aborted" and not view["rollback_requested"] and view["spec"]["rollback"] != "forced":
         found.append(f"devices keep what they have; give it back: edge-fleet rollouts rollback {view['id']}")
+    if view["state"] == "standing":
+        found.append(f"devices that match later get it, too; end that: edge-fleet rollouts abort {view['id']}")
     if view["state"] == "running" and view["waiting"]:
         found += _opening(view["next_opening"], now)
     if view["state"] == "draft":
@@ -172,11 +179,11 @@ def line(view: Json, now: datetime) -> str:
 
 
 def outcome(view: Json) -> int | None:
-    """Return the exit code of a rollout that is over or halted: 0 finished, 1 aborted or halted; None: it goes on.
+    """Return the exit code of a rollout that is over or halted: 0 finished or standing, 1 aborted or halted, or None.
 
     A rollout that an operator paused has no evidence, and goes on when it is resumed.
     """
-    if view["state"] == "finished":
+    if view["state"] in {"finished", "standing"}:
         return 0
     stopped = view["state"] == "paused" and bool(view["halted"] or view["evidence"])
     return 1 if stopped or view["state"] == "aborted" else None

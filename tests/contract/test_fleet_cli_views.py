@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from fleet.controller.database import alerts, events, rollouts
 from fleet.controller.database.alerts import Alert
 from fleet.controller.database.events import Event
 from fleet.controller.database.rollouts import StoredRollout
-from fleet.controller.rollouts.facts import Created
+from fleet.controller.rollouts.decisions import Finish
+from fleet.controller.rollouts.facts import Approved, Created, Decided, Paused, Started
+from fleet.controller.rollouts.spec_form import read_spec, spec_digest
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator
 from tests.simulators.rolled_fleet import SLOT, document
@@ -65,6 +68,26 @@ def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator)
     code, out, _ = admin.run("devices", "tag", "camera-1", "--add", "canary", "--yes")
     assert (code, out) == (0, "nothing to change: 0 of 1 devices\n")
     assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
+
+
+def test_a_standing_rollout_is_listed_and_shown(controller: RunningController, admin: Operator) -> None:
+    now, database = controller.clock(), controller.control.database
+    target = {"path": "models/acme/meter-reader/2/release", "size_bytes": 1, "sha256": "ab" * 32}
+    spec = document(target=target, standing=True, query="tag = nobody")
+    events: list[Any] = [Created("s-1", "ann"), Approved("ann", spec_digest(read_spec(spec))), Started("ann")]
+    events += [Decided(Finish()), Paused("ann")]
+    with database.write() as connection:
+        rollouts.create(connection, StoredRollout("s-1", "n", SLOT, "t", "draft", spec, now, "ann"))
+        facts = [new_fact(now, event) for event in events]
+        rollouts.record(connection, "s-1", facts, database.settings, state="paused")
+    assert [(one["id"], one["standing"]) for one in admin.told("rollouts", "list")["rollouts"]] == [("s-1", True)]
+    assert "paused, standing" in admin.run("rollouts", "list")[1]
+    shown = admin.told("rollouts", "show", "s-1")
+    assert (shown["state"], shown["standing"], shown["round"], shown["served"]) == ("paused", True, 1, {})
+    assert "stays their target" in admin.run("rollouts", "show", "s-1")[1]
+    assert "is paused; only a finished or aborted one" in admin.run("rollouts", "archive", "s-1")[2]
+    assert admin.told("rollouts", "abort", "s-1")["state"] == "finished"
+    assert admin.run("rollouts", "archive", "s-1")[0] == 0
 
 
 def test_rollouts_are_archived_and_restored(controller: RunningController, admin: Operator) -> None:

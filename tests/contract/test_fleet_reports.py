@@ -16,7 +16,7 @@ from fleet.controller.database.certificates import Certificate
 from fleet.controller.rollouts.facts import Aborted, Paused, Reported, Resumed
 from fleet.controller.rollouts.state import DeviceState, Member
 from tests.simulators.asking import packed, record
-from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet
+from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, fleet
 
 __all__ = ["fleet"]
 OTHER = "f" * 64
@@ -131,6 +131,28 @@ def test_a_device_that_rejected_a_release_is_told_of_a_greater_attempt_by_the_ne
     assert fleet.status(second).value == "finished"
     for rollout in (first, second):
         fleet.replayed(rollout)
+
+
+def test_what_a_later_rollout_brought_is_no_failure_of_the_standing_one(talk) -> None:
+    fleet, _ = talk.fleet, talk.join("camera-1")
+    first = fleet.start(waves=[{"percent": 100}], standing=True)
+    fleet.turn()
+    talk.say("camera-1", talk.slot("camera-1", "committed", **committed(talk.digest)))
+    fleet.turn(1)
+    assert fleet.status(first).value == "standing"
+    fleet.publish("3")
+    fleet.now += timedelta(seconds=1)
+    second = fleet.start(target="acme/meter-reader/3", waves=[{"percent": 100}])
+    fleet.turn(1)
+    release = fleet.known(second).spec.target.sha256
+    for attempt in (1, 0):  # an older agent names no attempt
+        said = {"attempt": attempt, "release": release, "target": V3, **committed(release, V3)}
+        talk.say("camera-1", talk.slot("camera-1", "committed", **said))
+    assert member(talk, second).state is DeviceState.COMMITTED
+    assert reports(talk, first) == [("committed", 1)]
+    fleet.turn(1)
+    fleet.turn(1)
+    assert [fleet.status(one).value for one in (first, second)] == ["finished", "finished"]
 
 
 def test_what_is_said_again_changes_nothing(talk, rollout) -> None:

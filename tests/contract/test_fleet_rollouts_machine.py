@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from fleet.controller.database import audit, devices
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.decisions import Offer, Retry
 from fleet.controller.rollouts.facts import Aborted, Decided, Event, Paused, Resumed, RollbackRequested
-from fleet.controller.rollouts.state import DeviceState, Member
+from fleet.controller.rollouts.state import IN_FLIGHT, DeviceState, Member
 from tests.simulators.examples import examples
 from tests.simulators.rolled_fleet import V1, V2, V3, RolledFleet, rolling
 
@@ -33,11 +33,12 @@ numbers = st.integers(0, 99)
 some = st.lists(numbers, min_size=1, max_size=4)
 words = st.sampled_from([Paused("ann"), Resumed("ann"), Aborted("ann"), RollbackRequested("ann")])
 states = st.sampled_from(["downloading", "probation", "committed", "rolled_back", "failed"])
+UNDER_WAY = ("offered", "downloading", "probation")
 seconds = st.sampled_from([1, 61, 3700, 90_000, -3600])
 
 
 class Rollouts(RuleBasedStateMachine):
-    """State machine of rollouts; all devices had version 1 by a rollout that is over, `first`."""
+    """State machine of rollouts; all devices had version 1 by a rollout that stands, `first`."""
 
     @initialize()
     def begin(self) -> None:
@@ -48,7 +49,7 @@ class Rollouts(RuleBasedStateMachine):
         )
         self.fleet.publish("3")
         self.fleet.enrol(NAMES)
-        self.first = self.fleet.start(target="acme/meter-reader/1", waves=[{"percent": 100}])
+        self.first = self.fleet.start(target="acme/meter-reader/1", waves=[{"percent": 100}], standing=True)
         self.fleet.turn()
         self.fleet.report(self.first, NAMES, "committed")
         self.fleet.turn(1)
@@ -59,10 +60,17 @@ class Rollouts(RuleBasedStateMachine):
             self.stack.close()
 
     @precondition(lambda self: len(self.rollouts) < ROLLOUTS)
-    @rule(version=st.sampled_from("23"), forced=st.booleans(), count=st.integers(1, 4), retries=st.integers(0, 1))
-    def start(self, version: str, forced: bool, count: int, retries: int) -> None:
+    @rule(
+        version=st.sampled_from("23"),
+        forced=st.booleans(),
+        count=st.integers(1, 4),
+        retries=st.integers(0, 1),
+        standing=st.booleans(),
+    )
+    def start(self, version: str, forced: bool, count: int, retries: int, standing: bool) -> None:
         self.fleet.now += timedelta(seconds=1)
         more = {"rollback": "forced" if forced else "offered", "retries": {"limit": retries, "backoff_s": 60}}
+        more |= {"standing": standing}
         waves = [{"count": count}, {"percent": 100}]
         self.rollouts.append(self.fleet.start(target=f"acme/meter-reader/{version}", waves=waves, **more))
 
@@ -93,6 +101,17 @@ class Rollouts(RuleBasedStateMachine):
         changes = ({"release": OTHER} if lie else {}) | ({"attempt": 1} if old else {})
         self.fleet.report(rollout, names, state, **changes)
 
+    @precondition(lambda self: self.rollouts)
+    @rule(which=numbers)
+    def all_commit(self, which: int) -> None:
+        """Let a rollout go on undisturbed for two waves."""
+        rollout = self.rollouts[which % len(self.rollouts)]
+        for _ in range(2):
+            self.fleet.turn(1, scheduler=self.leader)
+            going = [name for state in UNDER_WAY for name in self.fleet.members(rollout, state)]
+            self.fleet.report(rollout, going, "committed")
+        self.fleet.turn(1, scheduler=self.leader)
+
     @rule(which=st.integers(0, 5))
     def revoke(self, which: int) -> None:
         with self.fleet.database.write() as connection:
@@ -114,14 +133,30 @@ class Rollouts(RuleBasedStateMachine):
         self.fleet.now += timedelta(seconds=40)
         self.leader = self.fleet.replica(f"replica at {self.fleet.now}")
 
+    def _all(self) -> list[str]:
+        return [self.first, *self.rollouts] if hasattr(self, "rollouts") else []
+
+    @precondition(lambda self: hasattr(self, "rollouts"))
+    @rule(word=words)
+    def say_to_the_standing_one(self, word: Event) -> None:
+        with suppress(ConflictError):
+            self.fleet.say(self.first, word)
+
+    @precondition(lambda self: hasattr(self, "rollouts"))
+    @rule(state=states)
+    def newcomers_report(self, state: str) -> None:
+        """Let devices that the standing one offered something report, true or false."""
+        going = [member.device for member in self.fleet.known(self.first).state.members.values() if member.round]
+        self.fleet.report(self.first, going, state)
+
     @invariant()
     def every_decision_follows(self) -> None:
-        for rollout in getattr(self, "rollouts", ()):
+        for rollout in self._all():
             self.fleet.replayed(rollout)
 
     @invariant()
     def each_attempt_is_offered_once(self) -> None:
-        for rollout in getattr(self, "rollouts", ()):
+        for rollout in self._all():
             decided = [fact.event.decision for fact in self.fleet.facts(rollout) if isinstance(fact.event, Decided)]
             offers = Counter((one.device, one.attempt) for one in decided if isinstance(one, (Offer, Retry)))
             assert not offers or max(offers.values()) == 1
@@ -135,6 +170,8 @@ class Rollouts(RuleBasedStateMachine):
         live = {r: k for r in self.rollouts if (k := self.fleet.known(r)).stored.state in {"running", "paused"}}
         for rollout, known in live.items():
             for member in known.state.members.values():
+                if known.state.round and member.state not in IN_FLIGHT:
+                    continue  # a younger rollout may have taken it
                 if member.present and _has_it(member):
                     having[member.device] += 1
                     assert wanted[member.device].rollout == rollout
@@ -144,6 +181,14 @@ class Rollouts(RuleBasedStateMachine):
             assert wanted[name].target in {V1, V2, V3}
             assert wanted[name].rollout in {self.first, *self.rollouts}
             assert (wanted[name].target == V1) == (wanted[name].rollout == self.first)
+
+    @invariant()
+    def a_later_round_offers_it_no_more_often_than_retries_allow(self) -> None:
+        for rollout in self._all():
+            known = self.fleet.known(rollout)
+            later = [member for member in known.state.members.values() if member.round and member.attempt]
+            retries = known.spec.retries.limit
+            assert all(member.failures <= retries + 1 for member in later)
 
     @invariant()
     def the_audit_log_is_whole(self) -> None:

@@ -93,8 +93,7 @@ class Played:
 
     def count(self, what: str) -> int:
         """Return the number of rows of a table."""
-        with self.asked.database.read() as connection:
-            return int(connection.exec_driver_sql(f"SELECT count(*) FROM {what}").scalar_one())  # noqa: S608
+        return _count(self.asked.database, what)
 
     # ---- invariants --------------------------------------------------------------------------------------------------
     def check_rollout(self, rollout: str, count: int) -> None:
@@ -185,11 +184,18 @@ def simulating(
     command = [sys.executable, "-m", "fleet.simulation", "run", "--devices", str(count), "--json", "--url", *asked.urls]
     command += ["--ca", str(asked.ca_file), "--reported", str(folder / "told")]
     command += [word for name, share in shares.items() for word in (f"--{name}", str(share))]
+    known = "devices WHERE profile <> ''"
+    before = _count(asked.database, known)
     process = subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         played = Played(asked, asked.operator, process, folder / "told")
-        wait_until(lambda: process.poll() is not None or played.count("devices WHERE profile <> ''") == count, limit_s)
+        wait_until(lambda: process.poll() is not None or played.count(known) == before + count, limit_s)
         yield played
     finally:
         process.kill()
         process.communicate()
+
+
+def _count(database: Database, what: str) -> int:
+    with database.read() as connection:
+        return int(connection.exec_driver_sql(f"SELECT count(*) FROM {what}").scalar_one())  # noqa: S608

@@ -157,7 +157,7 @@ def resume_rollout(request: Call, rollout: NameInPath) -> RolloutView:
 
 @_word("abort", "Abort a rollout permanently")
 def abort_rollout(request: Call, rollout: NameInPath, data: JSONBody[Motive | None] = None) -> RolloutView:
-    """Abort a rollout: its offers are withdrawn.
+    """Abort a rollout: its offers are withdrawn. A standing one is finished if it is between two rounds.
 
     Devices that committed go back if its specification forces that, or after /rollback.
     """

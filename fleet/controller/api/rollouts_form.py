@@ -127,6 +127,7 @@ class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
     retries: RetriesForm | UnsetType = UNSET
     dynamic: bool | UnsetType = UNSET
     rollback: Ending | UnsetType = UNSET
+    standing: bool | UnsetType = UNSET
 
 
 class Approval(Struct, forbid_unknown_fields=True, frozen=True):

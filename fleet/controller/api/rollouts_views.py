@@ -13,7 +13,7 @@ from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.schedule import SITE, may_offer, next_opening
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.spec_form import spec_digest, spec_document
-from fleet.controller.rollouts.state import ENDED, NO_WAVE, Member, RolloutState, device_counts
+from fleet.controller.rollouts.state import EARLIER, ENDED, NO_WAVE, Member, RolloutState, device_counts
 from fleet.times import moment
 
 ZONES_LIMIT = 50
@@ -24,8 +24,9 @@ ZONES_LIMIT = 50
 class RolloutEntry:
     """A rollout in a list.
 
-    `state`: draft, approved, running, paused, finished or aborted. `revised_by`: who revised the specification last
-    ("": it was not revised). `archived`: since when lists leave it out, null: they show it.
+    `state`: draft, approved, running, paused, standing, finished or aborted. `standing`: it stays the target of its
+    query after its last wave. `revised_by`: who revised the specification last ("": it was not revised). `archived`:
+    since when lists leave it out, null: they show it.
     """
 
     id: str
@@ -33,6 +34,7 @@ class RolloutEntry:
     slot: str
     target: str
     state: str
+    standing: bool
     created: str
     created_by: str
     revised_by: str
@@ -59,10 +61,11 @@ class WaveEntry:
 class RolloutView:
     """A rollout in full.
 
-    `wave`: the last that was opened, null before the first. `waiting`: devices that are in no wave yet. `reason`,
-    `evidence`: of the last pause or abort. `halted`: too many failed. `next_opening`: when a waiting device may be
-    offered something (equal to `created` if it may be now). `ignored`: number of facts without effect, by reason.
-    `spec_digest`: what an approval names.
+    `round`: 0, or how often a standing rollout went through its waves before. `served`: devices of earlier rounds by
+    state. `wave`: the last that was opened in this round, null before the first. `waiting`: devices that are in no wave
+    yet. `reason`, `evidence`: of the last pause, abort or supersession. `halted`: too many failed. `next_opening`: when
+    a waiting device may be offered something (equal to `created` if it may be now). `ignored`: number of facts without
+    effect, by reason. `spec_digest`: what an approval names.
     """
 
     id: str
@@ -70,11 +73,14 @@ class RolloutView:
     slot: str
     target: str
     state: str
+    standing: bool
     created: str
     created_by: str
     revised_by: str
     archived: str | None
     facts: int
+    round: int
+    served: Mapping[str, int]
     wave: int | None
     waiting: int
     waves: Sequence[WaveEntry]
@@ -92,12 +98,14 @@ class RolloutView:
 class RolloutDevice:
     """A device in a rollout.
 
-    `wave` null: it waits. `attempt`: number of its offers. `failures`: number of those that it gave up. `present`
-    false: it left. `accelerators`: the set of them by which canaries are chosen.
+    `round`: the one in which it is offered the release. `wave` null: it waits. `attempt`: number of its offers.
+    `failures`: number of those that it gave up. `present` false: it left. `accelerators`: the set of them by which
+    canaries are chosen.
     """
 
     device: str
     state: str
+    round: int
     wave: int | None
     attempt: int
     failures: int
@@ -149,6 +157,8 @@ def view(known: RecordedRollout, now: datetime) -> RolloutView:
     counts, opens = device_counts(state), opening(spec, state, now)
     return RolloutView(
         **_summary(known.stored),
+        round=state.round,
+        served=dict(counts.get(EARLIER, {})),
         wave=None if state.wave == NO_WAVE else state.wave,
         waiting=sum(counts.get(NO_WAVE, {}).values()),
         waves=[_wave(spec, state, wave, counts.get(wave, {})) for wave in range(spec.first_wave, spec.last_wave + 1)],
@@ -168,6 +178,7 @@ def device(member: Member) -> RolloutDevice:
     return RolloutDevice(
         member.device,
         member.state.value,
+        member.round,
         None if member.wave == NO_WAVE else member.wave,
         member.attempt,
         member.failures,
@@ -213,7 +224,8 @@ def opening(spec: Spec, state: RolloutState, now: datetime) -> datetime | None:
 def _summary(stored: StoredRollout) -> dict[str, Any]:
     plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by", "revised_by")}
     times = {"created": moment(stored.created), "archived": moment(stored.archived)}
-    return {**plain, **times, "state": state_name(stored.state), "facts": stored.sequence}
+    standing = bool(stored.spec.get("standing"))
+    return {**plain, **times, "state": state_name(stored.state), "standing": standing, "facts": stored.sequence}
 
 
 def _wave(spec: Spec, state: RolloutState, wave: int, states: Mapping[str, int]) -> WaveEntry:

@@ -12,12 +12,14 @@ from fleet.controller.control.membership import awaited, changes, taken_away
 from fleet.controller.control.rollouts import Rollouts
 from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout, add, facts_after
 from fleet.controller.control.slot_ownership import carry_out, claimed
+from fleet.controller.control.standing import newcomers, superseded
 from fleet.controller.database import audit, desired, leader, removal
 from fleet.controller.database.devices import Device
 from fleet.controller.database.engine import Connection
+from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.decide import decide
 from fleet.controller.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.controller.rollouts.facts import ClockSetBack, Decided, Event, Paused, Unattended
+from fleet.controller.rollouts.facts import ClockSetBack, Decided, Event, Paused, Superseded, Unattended
 from fleet.controller.rollouts.facts_form import TEXT_LIMIT_CHARS
 from fleet.controller.rollouts.fold import fold, set_back
 from fleet.controller.rollouts.spec import Spec
@@ -56,7 +58,7 @@ class EvaluationContext:
 
     rolling: Rollouts
     fence: int
-    live: Sequence[str]
+    live: Sequence[StoredRollout]
     zones: Mapping[str, str]
     now: datetime
     evaluated_at: datetime
@@ -98,15 +100,18 @@ class EvaluationContext:
     ) -> EvaluationPlan:
         if known.state.status is Status.ABORTED:  # offers are taken back, regardless of changes in membership
             return EvaluationPlan((), self._decided(known.spec, known.state))
-        others = [other for other in self.live if other != known.stored.id]
-        taken = claimed(connection, known.spec, others)
+        rolling, rollout = self.rolling, known.stored.id
+        others = [other for other in self.live if other.id != rollout]
+        taken = claimed(connection, rolling.states, known.spec, others, rolling.database.settings, rollout=rollout)
+        new = newcomers(connection, known, devices, others, self.zones)
         looked_at = {device.id for device in devices}
         events: list[Event] = [
             *([ClockSetBack()] if set_back(known.state, self.now) else []),
             *self._gap(known),
             *_barred(connection, known),
             *taken_away(known.state, taken - looked_at),
-            *changes(known.spec, known.state, devices, taken, self.zones),
+            *changes(known.spec, known.state, devices, taken, self.zones, newcomers=new),
+            *(superseded(connection, known) if complete else ()),
         ]
         if not complete:
             return EvaluationPlan(events, ())
@@ -116,8 +121,10 @@ class EvaluationContext:
     def _gap(self, known: RecordedRollout) -> Sequence[Unattended]:
         """Return the gap since the last evaluation, once for each gap, and before anything is decided.
 
-        Half of the time after which devices count as silent is already a gap.
+        Half of the time after which devices count as silent is already a gap. A standing rollout waits for nothing.
         """
+        if known.state.status is Status.STANDING:
+            return ()
         settings = self.rolling.settings
         longest_s = max(TICKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))
         since = max(self.evaluated_at, known.state.attended_at)
@@ -133,10 +140,12 @@ class EvaluationContext:
     def _awaited(self, connection: Connection, known: RecordedRollout, plan: EvaluationPlan) -> bool:
         """Return whether the rollout would end without devices that older rollouts have, or had until now.
 
-        Only older ones count, so that no two rollouts wait for each other.
+        Only older ones count, so that no two rollouts wait for each other. A standing one takes them later.
         """
+        if known.spec.standing:
+            return False
         state = fold(known.spec, facts_after(known.state, plan.events, self.now), known.state)
-        younger = [other for other in self.live if other > known.stored.id]
+        younger = [other.id for other in self.live if other.id > known.stored.id]
         held = desired.held(connection, known.spec.slot, younger)
         return awaited(connection, self.rolling.database.settings, replace(known, state=state), held, self.zones)
 
@@ -152,7 +161,8 @@ class EvaluationContext:
 
 def _barred(connection: Connection, known: RecordedRollout) -> Sequence[Paused]:
     """Return a pause if the release must not be assigned: no device is offered what it would refuse."""
-    why = usable(connection, known.spec.target.path) if known.state.status is Status.RUNNING else ""
+    offers = known.state.status in {Status.RUNNING, Status.STANDING}
+    why = usable(connection, known.spec.target.path) if offers else ""
     return (Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()
 
 
@@ -161,6 +171,8 @@ def _deeds(known: RecordedRollout, plan: EvaluationPlan, kept: int) -> Iterator[
     for event in plan.events:
         if isinstance(event, Paused):
             yield Deed(ACTOR, "rollouts.pause", known.stored.id, {"reason": event.reason})
+        elif isinstance(event, Superseded):
+            yield Deed(ACTOR, "rollouts.supersede", known.stored.id, {"by": event.rollout})
     for decision in plan.decisions:
         if isinstance(decision, OpenWave):
             yield Deed(ACTOR, "rollouts.wave", known.stored.id, {"wave": decision.wave})
@@ -169,7 +181,7 @@ def _deeds(known: RecordedRollout, plan: EvaluationPlan, kept: int) -> Iterator[
             details = {"reason": decision.reason, "evidence": decision.evidence}
             yield Deed(ACTOR, name, known.stored.id, details)
         elif isinstance(decision, Finish):
-            yield Deed(ACTOR, "rollouts.finish", known.stored.id)
+            yield Deed(ACTOR, "rollouts.stand" if known.spec.standing else "rollouts.finish", known.stored.id)
     offers = sum(isinstance(decision, (Offer, Retry)) for decision in plan.decisions)
     returns = sum(isinstance(decision, RollBack) for decision in plan.decisions)
     if offers:

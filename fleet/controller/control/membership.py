@@ -11,7 +11,7 @@ from fleet.controller.database.devices import DeviceSelection, EnrolmentState, R
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.rollouts.facts import Joined, Left
-from fleet.controller.rollouts.members import CLAIMED, membership
+from fleet.controller.rollouts.members import CLAIMED, NO_NEWCOMERS, Newcomers, membership
 from fleet.controller.rollouts.query import QueriedDevice
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.state import RolloutState as Standing
@@ -67,6 +67,8 @@ def changes(
     known: Iterable[devices.Device],
     claimed: AbstractSet[str],
     zones: Mapping[str, str],
+    *,
+    newcomers: Newcomers = NO_NEWCOMERS,
 ) -> tuple[Joined | Left, ...]:
     """Return which of these devices join and which leave. Only enrolled devices are members of rollouts."""
     here, gone = [], []
@@ -75,7 +77,7 @@ def changes(
             here.append(device_of(device, zones))
         elif (member := state.members.get(device.id)) and member.present:
             gone.append(Left(device.id, f"it is {device.state}"))
-    return (*gone, *membership(spec, state, here, claimed))
+    return (*gone, *membership(spec, state, here, claimed, newcomers))
 
 
 def awaited(

@@ -87,9 +87,8 @@ def _matching(rolling: Rollouts, spec: Spec) -> Iterable[QueriedDevice]:
 def _held(rolling: Rollouts, spec: Spec) -> frozenset[str]:
     settings = rolling.database.settings
     with rolling.database.read() as connection:
-        return claimed(
-            connection, spec, [one.id for one in live_rollouts(connection, settings) if one.slot == spec.slot]
-        )
+        others = [one for one in live_rollouts(connection, settings) if one.slot == spec.slot]
+        return claimed(connection, rolling.states, spec, others, settings)
 
 
 def _by_site(spec: Spec) -> bool:

@@ -22,7 +22,7 @@ from fleet.controller.rollouts.state import RolloutState, Status
 
 RETURNING = "returning"
 """Stored state of an aborted rollout while devices are still to be rolled back; shown to people as aborted."""
-LIVE = (Status.RUNNING.value, Status.PAUSED.value, RETURNING)
+LIVE = (Status.RUNNING.value, Status.PAUSED.value, Status.STANDING.value, RETURNING)
 """Stored states of rollouts in which there may be something to do."""
 STATES_LIMIT = 64
 """Rollouts whose state is kept in memory; the least recently used go first."""

@@ -148,7 +148,7 @@ class Scheduler:
         Raise FencedError if another replica leads now.
         """
         fence = self._keep_leadership()
-        others = [other.id for other in live if other.slot == rollout.slot]
+        others = [other for other in live if other.slot == rollout.slot]
         return EvaluationContext(
             self._rolling, fence, others, self._zones, now, self._evaluations.last(now, rollout.id)
         )

@@ -9,29 +9,49 @@ from datetime import datetime
 
 from fleet.controller.control.catalogue import usable
 from fleet.controller.control.reports import Made
-from fleet.controller.control.rollouts_record import RecordedRollout
+from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout, States
 from fleet.controller.database import assignments, desired, rollouts
 from fleet.controller.database.desired import Desired, PreviousRelease
 from fleet.controller.database.engine import Connection
+from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.database.rows import chunks
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.rollouts.decisions import Decision, Offer, Retry, RollBack
 from fleet.controller.rollouts.facts import Reported
 from fleet.controller.rollouts.facts_form import DECIDED, DECISIONS
 from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.state import IN_FLIGHT
 
 OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, Retry})
 """Names of offers in documents of decisions."""
 
 
-def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
-    """Return the devices that a rollout cannot have.
+def claimed(
+    connection: Connection,
+    states: States,
+    spec: Spec,
+    others: Sequence[StoredRollout],
+    settings: DatabaseSettings,
+    *,
+    rollout: str = "",
+) -> frozenset[str]:
+    """Return the devices that `rollout` ("": a new one) cannot have.
 
     Either one of the live rollouts `others` offered them something for the slot, or they have the same release in
-    another slot: a release serves in one slot only.
+    another slot: a release serves in one slot only. Of a standing one in its later rounds, younger rollouts may have
+    the devices that hold no offer.
     """
-    elsewhere = desired.elsewhere(connection, spec.target.path, spec.slot)
-    return desired.held(connection, spec.slot, others) | elsewhere
+    whole, found = list[str](), set(desired.elsewhere(connection, spec.target.path, spec.slot))
+    for other in others:
+        yields = other.spec.get("standing") and other.state != RETURNING and (not rollout or other.id < rollout)
+        known = states.read(connection, other.id, settings) if yields else None
+        if known and known.state.round:
+            states.keep(known)
+            members = known.state.members.values()
+            found.update(member.device for member in members if member.state in IN_FLIGHT and member.present)
+        else:
+            whole.append(other.id)
+    return desired.held(connection, spec.slot, whole) | found
 
 
 def carry_out(
@@ -67,11 +87,13 @@ def _answered(known: RecordedRollout, made: Made, present: Desired | None, base:
     It is the latest attempt if the report names that of the rollout's present offer. It is 0 if the report names no
     attempt, or if the device was told to go back and reports what it has run since, whichever rollout offered that.
 
-    None also if the report was made before the device had an assignment with its present desired state. A report on
-    another release counts only above `base`: versions up to it may be those of a controller that was lost since the
-    backup.
+    None also if a standing rollout served the device in an earlier round and the slot is another's now, or if the
+    report was made before the device had an assignment with its present desired state. A report on another release
+    counts only above `base`: versions up to it may be those of a controller that was lost since the backup.
     """
     report, member = made.report, known.state.members.get(made.report.device)
+    if known.state.served(report.device) and (present is None or present.rollout != known.stored.id):
+        return None
     if present and made.assignment and not 0 < present.signed <= made.assignment:
         return None
     if member is None:

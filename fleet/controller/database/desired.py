@@ -188,6 +188,13 @@ def held(connection: Connection, slot: str, rollouts: Sequence[str]) -> frozense
     return frozenset(found)
 
 
+def serves(connection: Connection, slot: str, rollout: str) -> bool:
+    """Return whether a device that is not revoked is to run something in the slot because of this rollout."""
+    mine = sa.select(desired.c.device).join(known, known.c.id == desired.c.device)
+    mine = mine.where(desired.c.slot == slot, desired.c.rollout == rollout, known.c.revoked.is_(None))
+    return connection.execute(mine.limit(1)).first() is not None
+
+
 def elsewhere(connection: Connection, target: str, slot: str) -> frozenset[str]:
     """Return the devices that are to run the target in another slot."""
     mine = sa.select(desired.c.device).where(desired.c.target == target, desired.c.slot != slot)

@@ -149,6 +149,13 @@ def of_device(
     )
 
 
+def younger(connection: Connection, rollout: str, slot: str, states: Iterable[str]) -> dict[str, str]:
+    """Return state by id of the rollouts of a slot that were created after this one, those in `states` only."""
+    wanted = (rollouts.c.slot == slot, rollouts.c.id > rollout, rollouts.c.state.in_(list(states)))
+    rows = connection.execute(sa.select(rollouts.c.id, rollouts.c.state).where(*wanted).order_by(rollouts.c.id))
+    return {row.id: row.state for row in rows}
+
+
 def of_devices(
     connection: Connection, devices: Iterable[str], kind: str, *, slot: str, target: str, but: str
 ) -> Iterator[tuple[str, Json]]:

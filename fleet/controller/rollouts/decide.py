@@ -1,7 +1,7 @@
 """Next steps of a rollout: one pure function of the recorded facts and the time.
 
-The order is: silent devices, the abort limit, offers, retries, the next wave. Each answer is applied before the next
-step, until a step answers nothing. So the same question asked again answers nothing.
+The order is: silent devices, the abort limit, offers, retries, the next wave, the next round. Each answer is applied
+before the next step, until a step answers nothing. So the same question asked again answers nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def decide(spec: Spec, state: RolloutState, now: datetime, limit: int | None = N
 def _step(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
     if state.status is Status.ABORTED:
         return tuple(_returns(spec, state))
+    if state.status is Status.STANDING:
+        return _next_round(spec, state)
     if state.status not in {Status.RUNNING, Status.PAUSED}:
         return ()
     if state.halted:
@@ -65,19 +67,29 @@ def _run(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
     )
 
 
+def _next_round(spec: Spec, state: RolloutState) -> Sequence[OpenWave]:
+    """Return the first wave again if devices joined a standing rollout since its last round began."""
+    joined = any(member.waiting and member.round == state.round for member in state.members.values())
+    return _open(spec, state, spec.first_wave) if joined else ()
+
+
 def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
-    """Yield roll-backs after an abort: of offers, and of committed devices where that is forced or was requested."""
+    """Yield roll-backs after an abort: of offers, and of committed devices where that is forced or was requested.
+
+    Devices of earlier rounds keep the release.
+    """
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
-        committed = member.state is DeviceState.COMMITTED
-        if member.attempt and member.present and not member.returned and (all_of_them or not committed):
+        concerned = member.round == state.round and member.attempt and member.present and not member.returned
+        if concerned and (all_of_them or member.state is not DeviceState.COMMITTED):
             yield RollBack(member.device)
 
 
 def _withdrawals(state: RolloutState) -> Sequence[RollBack]:
     """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
     stopped = IN_FLIGHT | {DeviceState.SILENT}
-    return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
+    mine = (member for member in state.members.values() if member.round == state.round and member.present)
+    return tuple(RollBack(member.device) for member in mine if member.state in stopped)
 
 
 def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Decision]:
@@ -93,7 +105,7 @@ def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Dec
 
 def _advance(spec: Spec, state: RolloutState, survey: MemberSurvey, now: datetime) -> Sequence[Decision]:
     """Return the next wave, the end, or a pause if the newest wave is over and did not pass."""
-    if not survey.devices:
+    if not survey.devices and not state.round:
         return ()
     if state.wave == NO_WAVE:
         return _open(spec, state, spec.first_wave)
@@ -109,7 +121,7 @@ def _advance(spec: Spec, state: RolloutState, survey: MemberSurvey, now: datetim
     return () if survey.undecided(survey.taken) else (Finish(),)
 
 
-def _open(spec: Spec, state: RolloutState, wave: int) -> Sequence[Decision]:
+def _open(spec: Spec, state: RolloutState, wave: int) -> Sequence[OpenWave]:
     approved = wave in state.approved_waves or not spec.needs_approval(wave)
     return (OpenWave(wave),) if approved else ()
 

@@ -63,7 +63,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the rollout: all waves passed."""
+    """End the rollout, or a round of a standing one: all waves passed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,18 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """No device is to run what the standing rollout brought: later rollouts replaced it, `rollout` as the last."""
+
+    rollout: str
+
+    @property
+    def reason(self) -> str:
+        """The reason for operators."""
+        return f"superseded by {self.rollout}"
+
+
+@dataclass(frozen=True, slots=True)
 class ClockSetBack:
     """The recorder's clock is behind the time of an earlier fact, and no other fact would show it."""
 
@@ -137,6 +149,7 @@ Event = (
     | Joined
     | Left
     | Reported
+    | Superseded
     | ClockSetBack
     | Unattended
     | Decided

@@ -35,6 +35,7 @@ from fleet.controller.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Superseded,
     Unattended,
     WaveApproved,
 )
@@ -66,6 +67,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "joined": Joined,
     "left": Left,
     "reported": Reported,
+    "superseded": Superseded,
     "clock_set_back": ClockSetBack,
     "unattended": Unattended,
 }

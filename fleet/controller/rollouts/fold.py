@@ -38,6 +38,7 @@ from fleet.controller.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Superseded,
     Unattended,
     WaveApproved,
 )
@@ -72,18 +73,22 @@ _PROGRESS: Mapping[DeviceState, int] = {
 _MOVES: Mapping[type[Any], tuple[frozenset[Status], Status]] = {
     Approved: (frozenset({Status.DRAFT}), Status.APPROVED),
     Started: (frozenset({Status.APPROVED}), Status.RUNNING),
-    Paused: (frozenset({Status.RUNNING}), Status.PAUSED),
+    Paused: (frozenset({Status.RUNNING, Status.STANDING}), Status.PAUSED),
     Resumed: (frozenset({Status.PAUSED}), Status.RUNNING),
-    Aborted: (frozenset({Status.APPROVED, Status.RUNNING, Status.PAUSED}), Status.ABORTED),
+    Aborted: (frozenset({Status.APPROVED, Status.RUNNING, Status.PAUSED, Status.STANDING}), Status.ABORTED),
     RollbackRequested: (frozenset({Status.ABORTED}), Status.ABORTED),
     Pause: (frozenset({Status.RUNNING}), Status.PAUSED),
     Abort: (frozenset({Status.RUNNING}), Status.ABORTED),
     Finish: (frozenset({Status.RUNNING}), Status.FINISHED),
+    Superseded: (frozenset({Status.RUNNING, Status.PAUSED, Status.STANDING}), Status.FINISHED),
 }
 """Permitted statuses before, and the status after, an event or decision.
 
-draft → approved → running ⇄ paused → finished | aborted.
+draft → approved → running ⇄ paused → finished | aborted. A standing rollout: running ⇄ standing ⇄ paused → finished;
+`OpenWave` begins its next round.
 """
+_BETWEEN_ROUNDS: Mapping[Status, Status] = {Status.RUNNING: Status.STANDING, Status.ABORTED: Status.FINISHED}
+"""Status instead of that in `_MOVES` between two rounds: there is no wave to resume, and nothing to withdraw."""
 
 
 def fold(spec: Spec, facts: Iterable[Fact], state: RolloutState | None = None) -> RolloutState:
@@ -165,11 +170,16 @@ class _Folding:
         """Apply an operator's command or a decision that changes the status."""
         if not self._permitted(event):
             return
-        changes: dict[str, Any] = {"status": _MOVES[type(event)][1], "reason": getattr(event, "reason", "")}
+        status = _MOVES[type(event)][1]
+        if self._state.between_rounds:
+            status = _BETWEEN_ROUNDS.get(status, status)
+        changes: dict[str, Any] = {"status": status, "reason": getattr(event, "reason", "")}
         changes["evidence"] = getattr(event, "evidence", {})
         changes["halted"] = isinstance(event, Pause) and event.halt
         if isinstance(event, Resumed):
             changes["resumed_seq"] = self._seq
+        if isinstance(event, Finish) and self._spec.standing:
+            changes |= {"status": Status.STANDING, "round": self._state.round + 1, "wave": NO_WAVE}
         self._change(**changes)
 
     def rollback_requested(self, event: RollbackRequested) -> None:
@@ -181,8 +191,8 @@ class _Folding:
             self._change(approved_waves=self._state.approved_waves | {event.wave})
 
     def wave_opened(self, decision: OpenWave) -> None:
-        if self._state.status is Status.RUNNING and decision.wave > self._state.wave:
-            self._change(wave=decision.wave)
+        if self._state.status in {Status.RUNNING, Status.STANDING} and decision.wave > self._state.wave:
+            self._change(wave=decision.wave, status=Status.RUNNING)
         else:
             self._ignore("a wave out of turn")
 
@@ -205,8 +215,12 @@ class _Folding:
         if late or self._state.status in ENDED:
             return self._ignore("joined after the end" if not late else "joined after the start")
         member = known or Member(event.device, rank_of(self._state.rollout, event.device))
-        stratum = stratum_of(event.accelerators)
-        return self._put(member, stratum=stratum, zone=event.zone, present=True)
+        changes: dict[str, Any] = {}
+        if known is None or not known.present:
+            changes["round"] = self._state.round + (self._state.round > 0 and self._state.wave != NO_WAVE)
+        if self._state.round and known and not known.present:  # another device of this name: served as a new one
+            changes |= {"state": DeviceState.PENDING, "wave": NO_WAVE, "failures": 0}
+        return self._put(member, stratum=stratum_of(event.accelerators), zone=event.zone, present=True, **changes)
 
     def left(self, event: Left) -> None:
         member = self._members.get(event.device)
@@ -326,6 +340,7 @@ _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {
     Joined: _Folding.joined,
     Left: _Folding.left,
     Reported: _Folding.reported,
+    Superseded: _Folding.moved,
     ClockSetBack: _Folding.clock_set_back,
     Unattended: _Folding.unattended,
     OpenWave: _Folding.wave_opened,

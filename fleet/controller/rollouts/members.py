@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from fleet.controller.rollouts.facts import Joined, Left
 from fleet.controller.rollouts.query import QueriedDevice, matches
@@ -13,10 +14,26 @@ from fleet.controller.rollouts.state import ENDED, NO_WAVE, DeviceState, Member,
 
 NO_MATCH = "the query does not match it any more"
 CLAIMED = "another rollout has this slot of it now"
+PASSED_OVER = "it runs a newer version, or a later rollout is for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """Devices in later rounds of a standing rollout: those `passed_over`, and `new` ones under an earlier name."""
+
+    passed_over: AbstractSet[str] = frozenset()
+    new: AbstractSet[str] = frozenset()
+
+
+NO_NEWCOMERS = Newcomers()
 
 
 def membership(
-    spec: Spec, state: RolloutState, devices: Iterable[QueriedDevice], claimed: AbstractSet[str] = frozenset()
+    spec: Spec,
+    state: RolloutState,
+    devices: Iterable[QueriedDevice],
+    claimed: AbstractSet[str] = frozenset(),
+    newcomers: Newcomers = NO_NEWCOMERS,
 ) -> tuple[Joined | Left, ...]:
     """Return the changes of membership among `devices`, in their order.
 
@@ -27,17 +44,23 @@ def membership(
     """
     if state.status in ENDED:
         return ()
-    found = (_change(spec, state, device, device.id in claimed) for device in devices)
+    found = []
+    for device in devices:
+        reason = CLAIMED if device.id in claimed else PASSED_OVER if device.id in newcomers.passed_over else ""
+        found.append(_change(spec, state, device, reason, new=device.id in newcomers.new))
     return tuple(change for change in found if change is not None)
 
 
-def _change(spec: Spec, state: RolloutState, device: QueriedDevice, claimed: bool) -> Joined | Left | None:
+def _change(spec: Spec, state: RolloutState, device: QueriedDevice, reason: str, *, new: bool) -> Joined | Left | None:
+    """Return the change of one device. `reason`: the rollout cannot have it, and why."""
     member = state.members.get(device.id)
-    begun = member is not None and member.state is not DeviceState.PENDING
-    if begun and not (member and member.present):
-        return None  # it had an offer and left: this rollout no longer decides what it runs
-    if claimed or not (begun or matches(parse(spec.query), device)):
-        return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.present else None
+    begun = member is not None and member.state is not DeviceState.PENDING and not new
+    if begun and (state.served(device.id) or not (member and member.present)):
+        return None  # it has the release, or it had an offer and left: this rollout no longer decides what it runs
+    reason = reason or ("" if begun or matches(parse(spec.query), device) else NO_MATCH)
+    if reason:
+        leaves = member and member.present and not (begun and reason == PASSED_OVER)
+        return Left(device.id, reason) if leaves else None
     if member is None and state.wave != NO_WAVE and not spec.dynamic:
         return None
     return None if member and _as_known(member, device) else Joined(device.id, device.accelerators, device.zone)

@@ -95,7 +95,8 @@ class Spec:
 
     `silence_s`: a device with an offer that does not report for this long counts as failed. `deadline_s`: a device that
     reports and is not done this long after its offer counts as failed, too. `dynamic`: devices that match later join;
-    the share of the newest wave grows with them.
+    the share of the newest wave grows with them. `standing`: after its last wave it stays the target of its query, and
+    goes through its waves again for devices that match later.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Spec:
     retries: Retries = Retries()
     dynamic: bool = True
     rollback: Rollback = Rollback.OFFERED
+    standing: bool = False
 
     @property
     def first_wave(self) -> int:

@@ -64,6 +64,7 @@ def spec_document(spec: Spec) -> dict[str, Any]:
         "retries": _plain(spec.retries),
         "dynamic": spec.dynamic,
         "rollback": spec.rollback.value,
+        **({"standing": True} if spec.standing else {}),  # else absent: digests of earlier approvals stay valid
     }
 
 
@@ -97,7 +98,10 @@ def read_spec(document: Mapping[str, Any], where: str = "the rollout") -> Spec:
         retries=_retries(top),
         dynamic=top.flag("dynamic", True),
         rollback=Rollback(top.text("rollback", Rollback.OFFERED.value, among=tuple(r.value for r in Rollback))),
+        standing=top.flag("standing", False),
     )
+    if spec.standing and not spec.dynamic:
+        top.refuse("standing", "devices that match later join a standing rollout; leave out dynamic = false")
     top.finish()
     return spec
 

@@ -13,6 +13,8 @@ from fleet.controller.rollouts.decisions import Evidence
 
 NO_WAVE = -1
 """Wave of a device that is in none, and of a rollout that has opened none."""
+EARLIER = -2
+"""Key of devices of earlier rounds in `device_counts`."""
 CPU_ONLY = "cpu"
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """Time of an event that never happened."""
@@ -26,6 +28,7 @@ class Status(enum.Enum):
     APPROVED = "approved"
     RUNNING = "running"
     PAUSED = "paused"
+    STANDING = "standing"
     FINISHED = "finished"
     ABORTED = "aborted"
 
@@ -55,10 +58,11 @@ GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 class Member:
     """A device in a rollout.
 
-    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `attempt`
-    counts offers, `failures` those that failed. `verdict_seq`: the fact by which it committed or failed, 0 before.
-    `returned`: it was rolled back after an abort. `held`: by its last report, its policy does not let it begin yet.
-    `held_for`: how long that lasted up to `heard_at`. Times exclude what `patience` gives back.
+    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `round`: the
+    one in which it is offered the release. `attempt` counts offers, `failures` those that failed. `verdict_seq`: the
+    fact by which it committed or failed, 0 before. `returned`: it was rolled back after an abort. `held`: by its last
+    report, its policy does not let it begin yet. `held_for`: how long that lasted up to `heard_at`. Times exclude what
+    `timeouts` gives back.
     """
 
     device: str
@@ -66,6 +70,7 @@ class Member:
     stratum: str = CPU_ONLY
     zone: str = ""
     present: bool = True
+    round: int = 0
     state: DeviceState = DeviceState.PENDING
     wave: int = NO_WAVE
     attempt: int = 0
@@ -101,9 +106,10 @@ class Member:
 class RolloutState:
     """State of a rollout after the fact number `seq`.
 
-    `wave`: the last that was opened. `resumed_seq`: an operator saw the failures up to this fact. `ignored`: facts
-    without effect, by reason. `latest_at`: the latest time of a fact. `attended_at`: no time before it is given back
-    any more.
+    `wave`: the last that was opened in this `round`. The round 0 is the rollout itself; a standing rollout begins
+    another for the devices that joined since. `resumed_seq`: an operator saw the failures up to this fact. `ignored`:
+    facts without effect, by reason. `latest_at`: the latest time of a fact. `attended_at`: no time before it is given
+    back any more.
     """
 
     rollout: str = ""
@@ -111,6 +117,7 @@ class RolloutState:
     seq: int = 0
     latest_at: datetime = BEGINNING
     attended_at: datetime = BEGINNING
+    round: int = 0
     wave: int = NO_WAVE
     approved_waves: frozenset[int] = frozenset()
     halted: bool = False
@@ -120,6 +127,16 @@ class RolloutState:
     rollback_requested: bool = False
     members: Mapping[str, Member] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def between_rounds(self) -> bool:
+        """Return whether a standing rollout has ended a round and opened no wave of the next."""
+        return self.round > 0 and self.wave == NO_WAVE
+
+    def served(self, device: str) -> bool:
+        """Return whether a standing rollout has offered the release to this device in an earlier round."""
+        member = self.members.get(device)
+        return member is not None and member.round < self.round
 
 
 def rank_of(rollout: str, device: str) -> int:
@@ -133,9 +150,13 @@ def stratum_of(accelerators: Iterable[str]) -> str:
 
 
 def device_counts(state: RolloutState) -> Mapping[int, Mapping[str, int]]:
-    """Count devices by wave (-1: none yet) and state, for people. Devices that left without a verdict do not count."""
+    """Count devices by wave (-1: none yet; -2: of an earlier round) and state, for people.
+
+    Devices that left without a verdict do not count.
+    """
     waves: dict[int, Counter[str]] = {}
     for member in state.members.values():
         if member.counts or member.waiting:
-            waves.setdefault(member.wave, Counter())[member.state.value] += 1
+            wave = EARLIER if member.round < state.round else member.wave
+            waves.setdefault(wave, Counter())[member.state.value] += 1
     return waves

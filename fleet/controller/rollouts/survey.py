@@ -13,7 +13,7 @@ from fleet.controller.rollouts.waves import next_in_line, places
 
 
 class MemberSurvey:
-    """Result of one pass over the members. `wave`: those with a place in the newest wave; `taken`: in any wave."""
+    """Summary of the members of this round. `wave`: those with a place in the newest wave; `taken`: in any wave."""
 
     def __init__(self, spec: Spec, state: RolloutState) -> None:
         self._spec = spec
@@ -21,6 +21,8 @@ class MemberSurvey:
         self.waiting: list[Member] = []
         self.taken: list[Member] = []
         for member in state.members.values():
+            if member.round != state.round:
+                continue
             if member.waiting:
                 self.waiting.append(member)
             elif member.counts:

@@ -87,6 +87,14 @@ def test_every_option_says_its_value() -> None:
     assert spec.rollback is Rollback.FORCED
 
 
+def test_a_rollout_stands_by_an_option_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(f"standing = true\n{TOML}")
+    for options in (("--target", TARGET, "--standing"), ("--spec", str(tmp_path / "s.toml"))):
+        assert read(*options).standing
+        assert any(name == "standing" for name, _ in words(spec_document(read(*options))))
+    assert "standing" not in document("--target", TARGET)
+
+
 def test_options_change_single_values_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text(TOML)

@@ -26,6 +26,8 @@ def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "id": "r1",
         "name": "readers",
         "state": "running",
+        "round": 0,
+        "served": {},
         "wave": max((one["wave"] for one in waves if one["opened"]), default=None),
         "waiting": 0,
         "waves": list(waves),
@@ -107,6 +109,7 @@ def test_a_bar_is_full_of_one_thing_only_when_all_is(expected, width) -> None:
         ({"state": "paused", "halted": True}, 1),
         ({"state": "paused", "evidence": {"wave": 2}}, 1),
         ({"state": "finished"}, 0),
+        ({"state": "standing"}, 0),
         ({"state": "aborted"}, 1),
     ],
 )
@@ -123,6 +126,8 @@ def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
         ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
         ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
         ({"state": "aborted"}, "edge-fleet rollouts rollback r1"),
+        ({"state": "standing"}, "end that: edge-fleet rollouts abort r1"),
+        ({"state": "finished", "reason": "superseded by r2"}, "finished: superseded by r2"),
         ({"waiting": 3, "next_opening": None}, "no window will open again"),
         ({"waiting": 3, "next_opening": "2027-01-01T12:00:00Z"}, f"before {local('2027-01-01T12:00:00Z')}"),
     ],
@@ -139,6 +144,13 @@ def test_nobody_is_told_to_ask_for_what_happens_already(changes) -> None:
 def test_a_rollout_of_nobody_and_of_one() -> None:
     assert headline(view(wave(0))) == "running · no device yet"
     assert headline(view(wave(1, 1, committed=1))) == "running · wave 1 of 3 · 1 of 1 device committed"
+
+
+def test_a_standing_rollout_counts_the_devices_of_all_rounds() -> None:
+    between = view(wave(1, opened=False), state="standing", round=2, served={"committed": 7, "silent": 1}, waiting=1)
+    assert headline(between) == "standing · 7 of 9 devices committed, 1 gave up"
+    again = view(wave(1, 2, committed=1, offered=1), round=2, served={"committed": 7})
+    assert headline(again) == "running · round 3, wave 1 of 3 · 8 of 9 devices committed"
 
 
 def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:

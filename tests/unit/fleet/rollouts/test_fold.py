@@ -23,6 +23,7 @@ from fleet.controller.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Superseded,
     Unattended,
     WaveApproved,
 )
@@ -31,26 +32,32 @@ from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import DeviceState, RolloutState, Status
 from tests.simulators.rollouts import DIGEST, MONDAY, OTHER, Record, spec_of
 
-SPEC = spec_of()
+SPEC = spec_of(standing=True)
 APPROVAL = Approved("ann", spec_digest(SPEC))
 WAYS = {
     Status.DRAFT: [],
     Status.APPROVED: [APPROVAL],
     Status.RUNNING: [APPROVAL, Started("ann")],
     Status.PAUSED: [APPROVAL, Started("ann"), Paused("ann", "lunch")],
-    Status.FINISHED: [APPROVAL, Started("ann"), Decided(Finish())],
+    Status.STANDING: [APPROVAL, Started("ann"), Decided(Finish())],
+    Status.FINISHED: [APPROVAL, Started("ann"), Superseded("r-2")],
     Status.ABORTED: [APPROVAL, Started("ann"), Aborted("ann", "enough")],
 }
 MOVES = [
     (APPROVAL, {Status.DRAFT: Status.APPROVED}),
     (Started("ann"), {Status.APPROVED: Status.RUNNING}),
-    (Paused("ann"), {Status.RUNNING: Status.PAUSED}),
+    (Paused("ann"), dict.fromkeys((Status.RUNNING, Status.STANDING), Status.PAUSED)),
     (Resumed("ann"), {Status.PAUSED: Status.RUNNING}),
-    (Aborted("ann"), dict.fromkeys((Status.APPROVED, Status.RUNNING, Status.PAUSED), Status.ABORTED)),
+    (
+        Aborted("ann"),
+        dict.fromkeys((Status.APPROVED, Status.RUNNING, Status.PAUSED), Status.ABORTED)
+        | {Status.STANDING: Status.FINISHED},
+    ),
     (RollbackRequested("ann"), {Status.ABORTED: Status.ABORTED}),
     (Decided(Pause("bad", halt=True)), {Status.RUNNING: Status.PAUSED}),
     (Decided(Abort("bad")), {Status.RUNNING: Status.ABORTED}),
-    (Decided(Finish()), {Status.RUNNING: Status.FINISHED}),
+    (Decided(Finish()), {Status.RUNNING: Status.STANDING}),
+    (Superseded("r-2"), dict.fromkeys((Status.RUNNING, Status.PAUSED, Status.STANDING), Status.FINISHED)),
 ]
 
 
@@ -77,6 +84,20 @@ def test_a_rollout_goes_its_way_and_no_other(status, event, ways):
     record.add(event)
     assert record.state.status is ways.get(status, status)
     assert (record.state.ignored == {}) is (status in ways)
+
+
+def test_only_a_standing_rollout_stands():
+    plain = Record(spec_of()).start(0)
+    plain.add(Decided(Finish()))
+    assert (plain.state.status, plain.state.round) == (Status.FINISHED, 0)
+
+
+def test_between_two_rounds_resuming_stands_again_and_the_approval_holds():
+    record = record_of([*WAYS[Status.STANDING], Paused("ann"), Resumed("ann")])
+    assert (record.state.status, record.state.round, record.state.wave) == (Status.STANDING, 1, -1)
+    record.add(Decided(OpenWave(1)), Paused("ann"), Resumed("ann"))
+    assert (record.state.status, record.state.round, record.state.wave) == (Status.RUNNING, 1, 1)
+    assert record.state.ignored == {}
 
 
 def test_an_approval_of_another_specification_is_none():

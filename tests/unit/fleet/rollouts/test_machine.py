@@ -36,6 +36,7 @@ from fleet.controller.rollouts.facts import (
     Reported,
     Resumed,
     RollbackRequested,
+    Superseded,
     Unattended,
     WaveApproved,
 )
@@ -58,6 +59,8 @@ PLANS = (
     {"waves": [{"percent": 5}, {"percent": 100, "needs_approval": True}], "windows": [WINDOW]},
     {"waves": [{"percent": 100}], "blackouts": [BLACKOUT], "soak_s": 1800, "rollback": "forced"},
     {"waves": [{"count": 7}, {"percent": 100}], "windows": [WINDOW], "blackouts": [BLACKOUT], "dynamic": False},
+    {"waves": [{"percent": 10}, {"percent": 100}], "standing": True},
+    {"waves": [{"count": 3}, {"percent": 100, "needs_approval": True}], "standing": True, "rollback": "forced"},
 )
 TOUGH = {"min_sample": 5, "max_failed_percent": 10}
 LAX = {"min_sample": 50, "max_failed_percent": 90}
@@ -69,8 +72,9 @@ class RolloutMachine(RuleBasedStateMachine):
     """State machine of one rollout.
 
     `offers`: devices that hold an offer now. `end`: how the rollout ended, once it did. `looked`: when the leader last
-    evaluated the rollout, by its clock. `attended`: for how long it did in all, by a clock that is never set;
-    `offered`, `heard`: that time at each device's last offer and last report.
+    evaluated the rollout, by its clock. `served`: devices that committed in earlier rounds of a standing rollout.
+    `attended`: for how long the leader evaluated it in all, by a clock that is never set; `offered`, `heard`: that time
+    at each device's last offer and last report.
     """
 
     def __init__(self) -> None:
@@ -79,6 +83,7 @@ class RolloutMachine(RuleBasedStateMachine):
         self.offers: set[str] = set()
         self.joined = 0
         self.end: Status | None = None
+        self.served: set[str] = set()
         self.looked = self.record.now
         self.attended = timedelta()
         self.offered: dict[str, timedelta] = {}
@@ -96,6 +101,9 @@ class RolloutMachine(RuleBasedStateMachine):
             **plan, canary=canary, abort=limit, retries=retries, success={"min_sample": 5, "min_percent": 80}
         )
         self.record = Record(spec).start(self.newcomers(devices))
+        if spec.standing and devices < 100:  # its later rounds are of interest
+            self.record.add(WaveApproved(2, "ann"))
+            self.some_good_days(1)
 
     def newcomers(self, number: int) -> list[Joined]:
         numbers = range(self.joined, self.joined + number)
@@ -156,16 +164,20 @@ class RolloutMachine(RuleBasedStateMachine):
             self.hold_silence(decision.device)
         elif isinstance(decision, RollBack):
             assert state.status is Status.ABORTED or state.halted
+            assert decision.device not in self.served, "an earlier round brought it, and that is over"
             self.offers.discard(decision.device)
         elif isinstance(decision, (Pause, Abort, Finish)):
             assert state.status is Status.RUNNING
+            if isinstance(decision, Finish):
+                self.served = {m.device for m in state.members.values() if m.state is DeviceState.COMMITTED}
             assert read_event(event_document(Decided(decision))) == Decided(decision), "it could never be read again"
 
     def hold_offer(self, decision: Offer | Retry) -> None:
         record, member = self.record, self.record.member(decision.device)
         assert record.state.status is Status.RUNNING
-        assert decision.device not in self.offers, "offered twice at once"
+        assert decision.device not in self.offers | self.served, "offered twice"
         assert member.present
+        assert member.round == record.state.round
         assert may_offer(record.spec, member.zone, record.now), "outside its windows"
         assert decision.attempt == member.attempt + 1
         self.offers.add(decision.device)
@@ -181,13 +193,14 @@ class RolloutMachine(RuleBasedStateMachine):
     def hold_share(self) -> None:
         """Check that after new offers the newest wave has no more devices than its share, whichever came and went."""
         state, spec = self.record.state, self.record.spec
-        taken = [member for member in state.members.values() if member.counts]
+        members = [member for member in state.members.values() if member.round == state.round]
+        taken = [member for member in members if member.counts]
         here = [member for member in taken if member.wave == state.wave]
         if state.wave == 0 and spec.canary:
             kinds = Counter(member.stratum for member in here)
             assert max(kinds.values()) <= spec.canary.per_accelerator
             return
-        wave, waiting = spec.waves[state.wave - 1], sum(member.waiting for member in state.members.values())
+        wave, waiting = spec.waves[state.wave - 1], sum(member.waiting for member in members)
         if wave.count is not None:
             assert len(here) <= wave.count
         else:
@@ -243,7 +256,23 @@ class RolloutMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def some_leave_or_return(self, data) -> None:
         chosen = data.draw(st.lists(st.integers(0, self.joined - 1), max_size=5))
+        returned = {f"d-{n}" for n in chosen if n % 2 == 0 and self.left(f"d-{n}")}
         self.record.add(*(Left(f"d-{n}") if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4]) for n in chosen))
+        if self.record.state.round and self.end is None:  # a new device under that name
+            self.offers -= returned
+            self.served -= returned
+
+    def left(self, device: str) -> bool:
+        member = self.record.state.members.get(device)
+        return member is not None and not member.present
+
+    @precondition(lambda self: self.record.state.round)
+    @rule(number=st.sampled_from([1, 7, 40]), hours=st.sampled_from([0.2, 3]))
+    def a_standing_rollout_serves_newcomers(self, number, hours) -> None:
+        self.record.add(*self.newcomers(number))
+        for _ in range(3):
+            self.attend(hours)
+            self.all_under_way_end(10**6, "failed")
 
     # ---- time and people
 
@@ -267,7 +296,7 @@ class RolloutMachine(RuleBasedStateMachine):
         self.record.add(event)
 
     @precondition(lambda self: self.record.state.wave > 0)
-    @rule(event=st.sampled_from([Aborted("ann"), RollbackRequested("ann")]))
+    @rule(event=st.sampled_from([Aborted("ann"), RollbackRequested("ann"), Superseded("r-2")]))
     def an_operator_ends_it(self, event) -> None:
         self.record.add(event)
 
@@ -280,6 +309,7 @@ class RolloutMachine(RuleBasedStateMachine):
             assert status is self.end
         if status in {Status.FINISHED, Status.ABORTED}:
             self.end = status
+        assert status is not Status.STANDING or self.record.state.between_rounds
 
     @invariant()
     def who_is_under_way_holds_an_offer(self) -> None:
