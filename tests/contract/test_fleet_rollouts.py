@@ -180,7 +180,7 @@ def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None
     fleet.turn()
     assert fleet.members(rollout, "offered") == devices_
     with fleet.database.write() as connection:
-        devices.revoke(connection, devices_[0], "stolen", fleet.now)
+        devices.change_state(connection, devices_[0], "revoke", "stolen", fleet.now)
     fleet.enrol(["new"], tags=["lobby"])
     fleet.turn(1)
     assert fleet.members(rollout, "offered") == sorted([*devices_[1:], "new"])

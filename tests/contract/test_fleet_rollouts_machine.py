@@ -96,7 +96,7 @@ class Rollouts(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def revoke(self, which: int) -> None:
         with self.fleet.database.write() as connection:
-            devices.revoke(connection, NAMES[which], "lost", self.fleet.now)
+            devices.change_state(connection, NAMES[which], "revoke", "lost", self.fleet.now)
 
     @rule(which=st.integers(0, 8))
     def come(self, which: int) -> None:
@@ -104,7 +104,7 @@ class Rollouts(RuleBasedStateMachine):
         name = f"d-{which}"
         with self.fleet.database.write() as connection:
             if which < len(NAMES) and devices.get(connection, name).state is devices.EnrolmentState.REVOKED:
-                devices.readmit(connection, name)
+                devices.change_state(connection, name, "readmit", "", self.fleet.now)
         if which >= len(NAMES):
             self.fleet.enrol([name])
 

@@ -136,14 +136,14 @@ def test_all_that_it_told_is_there(device) -> None:
 def test_a_revoked_device_is_out_until_it_is_enrolled_again(device) -> None:
     control, now = device.fleet.control, device.fleet.clock()
     with control.database.write() as connection:
-        devices.revoke(connection, DEVICE, "lost", now)
+        devices.change_state(connection, DEVICE, "revoke", "lost", now)
         certificates.revoke_all(connection, DEVICE, "lost", now)
     assert device.sync().code == 3
     assert "enrol" in str(device.status["last_poll"]) + str(device.status["controller"])
     assert list(device.serving), "what runs serves on"
     assert device.enrol().code != 0
     with control.database.write() as connection:
-        devices.readmit(connection, DEVICE)
+        devices.change_state(connection, DEVICE, "readmit", "", now)
     done = device.enrol()
     assert done.code == 0, done.err
     assert device.sync().code in {0, 3}

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.controller.database.assignments import BASE
-from fleet.controller.database.devices import EnrolmentState
+from fleet.controller.database.devices import STATE, EnrolmentState
 from fleet.controller.database.tables import assignments, certificates, desired_revisions, devices, diagnostics, numbers
 
 
@@ -60,7 +60,7 @@ _OPEN = sa.exists().where(
 _POLLED = (
     sa.select(
         devices.c.id,
-        devices.c.state,
+        STATE,
         certificates.c.expires,
         certificates.c.revoked,
         sa.select(numbers.c.value).where(numbers.c.name == BASE).scalar_subquery(),

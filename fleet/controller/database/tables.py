@@ -57,6 +57,8 @@ devices = Table(
     Column("revoked", Moment),
     Column("revoked_because", Words(REASON_BYTES), nullable=False),
     Column("removed", Moment),  # the device is removed; the row keeps what must outlive it (`removal.py`)
+    Column("suspended", Moment),  # set only while `state` is enrolled: `devices.STATE` reads both
+    Column("suspended_because", Words(REASON_BYTES), nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
 )
 device_tags = Table(
