@@ -98,6 +98,14 @@ class Rollouts(RuleBasedStateMachine):
         with self.fleet.database.write() as connection:
             devices.change_state(connection, NAMES[which], "revoke", "lost", self.fleet.now)
 
+    @rule(which=st.integers(0, 5))
+    def suspend_or_resume(self, which: int) -> None:
+        with self.fleet.database.write() as connection:
+            state = devices.get(connection, NAMES[which]).state
+            for operation in ("suspend", "resume"):
+                if state in devices.TRANSITIONS[operation][0]:
+                    devices.change_state(connection, NAMES[which], operation, "", self.fleet.now)
+
     @rule(which=st.integers(0, 8))
     def come(self, which: int) -> None:
         """Let a device come back, or a new one come."""
@@ -135,7 +143,7 @@ class Rollouts(RuleBasedStateMachine):
         live = {r: k for r in self.rollouts if (k := self.fleet.known(r)).stored.state in {"running", "paused"}}
         for rollout, known in live.items():
             for member in known.state.members.values():
-                if member.present and _has_it(member):
+                if member.belongs and _has_it(member):
                     having[member.device] += 1
                     assert wanted[member.device].rollout == rollout
                     assert wanted[member.device].target == known.spec.target.path

@@ -96,7 +96,7 @@ def _check_free(connection: Connection, rolling: Rollouts, device: str, slot: st
         known = rolling.states.read(connection, stored.id, settings, lock=lock)
         rolling.states.keep(known)
         member = known.state.members.get(device)
-        if member and member.present and known.stored.state in LIVE:
+        if member and member.belongs and known.stored.state in LIVE:
             problem = f"{device!r:.140} is in the rollout {stored.id}, which is {state_name(known.stored.state)}"
             raise ConflictError(f"{problem}; {_remedy(slot)}")
 

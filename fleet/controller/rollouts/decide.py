@@ -14,7 +14,7 @@ from fleet.controller.rollouts.decisions import Abort, Decision, Finish, Offer, 
 from fleet.controller.rollouts.fold import apply
 from fleet.controller.rollouts.schedule import may_offer
 from fleet.controller.rollouts.spec import Rollback, Spec, wave_name
-from fleet.controller.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, RolloutState, Status
+from fleet.controller.rollouts.state import NO_WAVE, OPEN_OFFER, DeviceState, Member, RolloutState, Status
 from fleet.controller.rollouts.survey import MemberSurvey
 from fleet.controller.rollouts.timeouts import silences
 
@@ -70,14 +70,13 @@ def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
         committed = member.state is DeviceState.COMMITTED
-        if member.attempt and member.present and not member.returned and (all_of_them or not committed):
+        if member.attempt and member.belongs and not member.returned and (all_of_them or not committed):
             yield RollBack(member.device)
 
 
 def _withdrawals(state: RolloutState) -> Sequence[RollBack]:
     """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
-    stopped = IN_FLIGHT | {DeviceState.SILENT}
-    return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
+    return tuple(RollBack(m.device) for m in state.members.values() if m.state in OPEN_OFFER and m.belongs)
 
 
 def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Decision]:

@@ -226,6 +226,7 @@ _READERS: Mapping[str, Callable[[Table, str], object]] = {
     "accelerators": _names,
     "state": lambda table, key: table.text(key, among=REPORTED_STATES),
     "halt": lambda table, key: table.flag(key),
+    "suspended": lambda table, key: table.flag(key, default=False),
     "wave": _number,
     "attempt": _number,
 }

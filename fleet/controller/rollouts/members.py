@@ -22,8 +22,8 @@ def membership(
 
     `devices` are the whole fleet, or only those with new facts. A device that has no offer yet leaves when the query
     ceases to match. Afterwards it stays, because the rollout changed what it runs. `claimed`: devices to which another
-    rollout has offered something for the same slot. The caller records `Left` for devices that were removed from the
-    fleet.
+    rollout has offered something for the same slot. The caller records `Left` for devices that are suspended, or were
+    removed from the fleet.
     """
     if state.status in ENDED:
         return ()
@@ -34,10 +34,10 @@ def membership(
 def _change(spec: Spec, state: RolloutState, device: QueriedDevice, claimed: bool) -> Joined | Left | None:
     member = state.members.get(device.id)
     begun = member is not None and member.state is not DeviceState.PENDING
-    if begun and not (member and member.present):
+    if begun and not (member and member.belongs):
         return None  # it had an offer and left: this rollout no longer decides what it runs
     if claimed or not (begun or matches(parse(spec.query), device)):
-        return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.present else None
+        return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.belongs else None
     if member is None and state.wave != NO_WAVE and not spec.dynamic:
         return None
     return None if member and _as_known(member, device) else Joined(device.id, device.accelerators, device.zone)

@@ -48,6 +48,8 @@ class DeviceState(enum.Enum):
 
 IN_FLIGHT = frozenset({DeviceState.OFFERED, DeviceState.DOWNLOADING, DeviceState.PROBATION})
 """States of a device with an offer that has neither reported its end nor been silent for too long."""
+OPEN_OFFER = IN_FLIGHT | {DeviceState.SILENT}
+"""States of a device that may still install what it was offered."""
 GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 
 
@@ -55,10 +57,11 @@ GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 class Member:
     """A device in a rollout.
 
-    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `attempt`
-    counts offers, `failures` those that failed. `verdict_seq`: the fact by which it committed or failed, 0 before.
-    `returned`: it was rolled back after an abort. `held`: by its last report, its policy does not let it begin yet.
-    `held_for`: how long that lasted up to `heard_at`. Times exclude what `patience` gives back.
+    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `suspended`:
+    it left until an operator resumes it. `attempt` counts offers, `failures` those that failed. `verdict_seq`: the fact
+    by which it committed or failed, 0 before. `returned`: it was rolled back after an abort. `held`: by its last
+    report, its policy does not let it begin yet. `held_for`: how long that lasted up to `heard_at`. Times exclude what
+    `patience` gives back.
     """
 
     device: str
@@ -66,6 +69,7 @@ class Member:
     stratum: str = CPU_ONLY
     zone: str = ""
     present: bool = True
+    suspended: bool = False
     state: DeviceState = DeviceState.PENDING
     wave: int = NO_WAVE
     attempt: int = 0
@@ -78,6 +82,11 @@ class Member:
     returned: bool = False
     held: bool = False
     held_for: timedelta = timedelta()
+
+    @property
+    def belongs(self) -> bool:
+        """Return whether this rollout decides what it runs: it is in the rollout, or suspended."""
+        return self.present or self.suspended
 
     @property
     def waiting(self) -> bool:
@@ -130,6 +139,11 @@ def rank_of(rollout: str, device: str) -> int:
 def stratum_of(accelerators: Iterable[str]) -> str:
     """Return the name of a set of accelerators. Devices with the same set are equivalent for a release."""
     return "+".join(sorted(set(accelerators))) or CPU_ONLY
+
+
+def open_offers(state: RolloutState) -> Mapping[int, int]:
+    """Count by wave the devices that may still install the release, because nothing takes their offer back."""
+    return Counter(one.wave for one in state.members.values() if one.belongs and one.state in OPEN_OFFER)
 
 
 def device_counts(state: RolloutState) -> Mapping[int, Mapping[str, int]]:

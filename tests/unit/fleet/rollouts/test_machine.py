@@ -240,10 +240,16 @@ class RolloutMachine(RuleBasedStateMachine):
         self.record.add(*self.newcomers(number))
 
     @precondition(lambda self: self.joined)
-    @rule(data=st.data())
-    def some_leave_or_return(self, data) -> None:
+    @rule(data=st.data(), suspended=st.booleans())
+    def some_leave_or_return(self, data, suspended) -> None:
         chosen = data.draw(st.lists(st.integers(0, self.joined - 1), max_size=5))
-        self.record.add(*(Left(f"d-{n}") if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4]) for n in chosen))
+        left = "it is suspended" if suspended else "it is revoked"
+        self.record.add(
+            *(
+                Left(f"d-{n}", left, suspended) if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4])
+                for n in chosen
+            )
+        )
 
     # ---- time and people
 
