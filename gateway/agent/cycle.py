@@ -56,7 +56,7 @@ def _asked(
     """Poll once and work until the next poll is due. Return the result, and whether work is left."""
     polled = agent.poll()
     reporter.tell()
-    failed = bool(polled.problem)
+    failed = polled.failed
     asked_s = polled.assignment.poll_s if polled.assignment else agent.identity.poll_s
     whole_s = pause_s(config.agent, asked_s, failures + 1 if failed else 0, polled.retry_after_s, chance)
     until_s = time.monotonic() + whole_s

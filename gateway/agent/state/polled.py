@@ -12,12 +12,23 @@ POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
 OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
 """Reasons that say nothing about the assignment: the same poll may succeed later."""
 
+SUSPENDED = "suspended"
+"""Reason: an operator suspended this device. That is no failure: it polls on at its usual interval."""
+SUSPENDED_KIND = "/problems/device-suspended"
+"""Type of the controller's refusals for that reason."""
+SUSPENDED_WORDS = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
+
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, "daemon-refuses" or ""."""
+    """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, SUSPENDED, "daemon-refuses" or ""."""
 
     assignment: Assignment | None
     reason: str = ""
     problem: str = ""
     retry_after_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the next poll is a retry."""
+        return bool(self.problem) and self.reason != SUSPENDED
