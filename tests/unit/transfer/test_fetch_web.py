@@ -91,6 +91,22 @@ def test_4xx_is_final(status: str) -> None:
     assert ("say who you are" in str(error)) == status.startswith("401")
 
 
+@pytest.mark.parametrize(
+    ("body", "form", "kind"),
+    [
+        (b'{"type": "/problems/denied", "title": "x"}', "application/problem+json", "/problems/denied"),
+        (b'{"type": "/problems/denied"}', "application/json", ""),
+        (b'{"type": "/prob', "application/problem+json", ""),
+        (b"[" * 20_000, "application/problem+json", ""),
+        (b"7", "application/problem+json; charset=utf-8", ""),
+        (b"", "application/problem+json", ""),
+    ],
+)
+def test_a_refusal_has_the_type_of_its_problem_document(body: bytes, form: str, kind: str) -> None:
+    error, _ = refused(answer("403 No", f"Content-Type: {form}", body=body))
+    assert (error.status, error.kind) == (403, kind)
+
+
 def test_a_status_that_the_caller_lists_is_tried_again() -> None:
     with asking(answer("425 Too Early"), serve(b"content")) as (source, server):
         assert source.read("file", LIMIT).content == b"content"
