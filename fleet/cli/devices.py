@@ -1,4 +1,4 @@
-"""`edge-fleet devices`: list, label, enrol, revoke and remove devices."""
+"""`edge-fleet devices`: list, label, enrol and remove devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from fleet.cli.devices_state import change_state, readmit
 from fleet.cli.devices_tag import tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
@@ -65,8 +66,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _facts(device: Json) -> list[tuple[str, str]]:
     state = device["state"]
-    if device["revoked"]:
-        state += f" {local(device['revoked'])}: {device['revoked_because'] or 'no reason given'}"
+    if device["revoked"] or device["suspended"]:
+        state += f" {local(device[state])}: {device[f'{state}_because'] or 'no reason given'}"
     shown = next((one for one in device["certificates"] if not one["revoked"]), None)
     certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
     return [
@@ -143,17 +144,6 @@ def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
     return 0
 
 
-def _revoke(arguments: argparse.Namespace) -> int:
-    body = {"because": arguments.because or ""}
-    device = client(arguments).ask("POST", path_of("devices", arguments.device, "revoke"), body=body)
-    return _say(arguments, device, "revoked, and its certificates with it")
-
-
-def _readmit(arguments: argparse.Namespace) -> int:
-    device = client(arguments).ask("POST", path_of("devices", arguments.device, "readmit"))
-    return _say(arguments, device, "may enrol again, by its serial or a new token")
-
-
 def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
     return _over(arguments, device, f"{device['id']}: {words}")
 
@@ -206,8 +196,10 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "tag": tag,
     "register": _register,
     "withdraw": _withdraw,
-    "revoke": _revoke,
-    "readmit": _readmit,
+    "suspend": change_state,
+    "resume": change_state,
+    "revoke": change_state,
+    "readmit": readmit,
     "remove": _remove,
     "token": _token,
     "tokens": _tokens,

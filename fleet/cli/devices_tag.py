@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from fleet.cli.remote import client
+from fleet.cli.remote import client, confirmed
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_facts, print_json
+from gateway.terminal.tables import counted, plain, print_json
 
 
 def tag(arguments: argparse.Namespace) -> int:
@@ -18,14 +16,8 @@ def tag(arguments: argparse.Namespace) -> int:
     found = _ask(asked, {**body, "dry_run": True})
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
-    if not arguments.yes:
-        if arguments.json or not sys.stdin.isatty():
-            problem = f"{found['changed']} devices would change and there is no terminal to confirm it"
-            raise ConfigurationError(f"{problem}; add --yes, or --dry-run for a preview only")
-        print_facts([*_words(body), ("changes", _devices(found))])
-        if input("change these? [y/N] ").strip().lower() not in {"y", "yes"}:
-            print("nothing was changed")
-            return 1
+    if not confirmed(arguments, found["changed"], [*_words(body), ("changes", _devices(found))]):
+        return 1
     return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
 
 

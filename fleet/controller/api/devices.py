@@ -261,9 +261,9 @@ def suspend_device(request: Call, device: NameInPath, data: JSONBody[Because | N
     status_code=200,
     summary="Resume a suspended device",
 )
-def resume_device(request: Call, device: NameInPath) -> DeviceEntry:
+def resume_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Accept a suspended device again, from its next poll on. 409 if it is not suspended."""
-    return _changed(request, device, "resume", None)
+    return _changed(request, device, "resume", data)
 
 
 def _changed(request: Call, device: str, operation: str, data: Because | None) -> DeviceEntry:
