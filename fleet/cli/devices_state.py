@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 
+from fleet.cli.devices_tag import devices_words
 from fleet.cli.remote import client, confirmed
-from fleet.client.client import Client, Json, path_of
+from fleet.client.client import path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_json
+from gateway.terminal.tables import plain, print_json
 
-BEFORE: Mapping[str, Sequence[str]] = {
+BEFORE = {
     "suspend": ("enrolled",),
     "resume": ("suspended",),
     "revoke": ("pre-registered", "enrolled", "suspended"),
@@ -26,27 +26,30 @@ DONE = {
     "resume": "resumed; it is accepted from its next poll on",
     "revoke": "revoked, and its certificates with it",
 }
-NAMES_SHOWN = 20
+READMITTED = """{0}: may enrol again. Its certificates stay revoked, so it needs a new one:
+  here:          edge-fleet devices token --device {0} --out {0}.token
+  on the device: sudo edge-agent enrol URL --ca ca.pem --token-file {0}.token
+URL: of this controller, as devices reach it; ca.pem: its authority/ca.pem"""
 
 
 def change_state(arguments: argparse.Namespace) -> int:
     """Count the devices, ask, change them one by one. Return 1 if the operator declines."""
-    asked, verb = client(arguments), arguments.action
-    found = _selected(asked, arguments)
-    changing = [one["id"] for one in found if arguments.device or one["state"] in BEFORE[verb]]
-    words = f"{len(changing)} of {counted(len(found), 'device')}: {_names(changing)}"
+    asked, verb, query = client(arguments), arguments.action, arguments.query or ""
+    if bool(arguments.device) == bool(query):
+        raise ConfigurationError("name the devices either by their ids or by --query ('all': every device)")
+    named = (asked.ask("GET", path_of("devices", name)) for name in dict.fromkeys(arguments.device))
+    found = list(asked.pages(path_of("devices"), {"query": query}) if query else named)
+    changing = [one["id"] for one in found if not query or one["state"] in BEFORE[verb]]
+    words = devices_words(len(changing), len(found), changing)
     if arguments.dry_run or not changing:
-        if arguments.json:
-            print_json({"devices": changing})
-        else:
-            print(plain(f"{verb}: {words}" if changing else f"{verb}: 0 of {counted(len(found), 'device')}"))
+        print_json({"devices": changing}) if arguments.json else print(plain(f"{verb}: {words}"))
         return 0
-    facts = [("query", arguments.query or ""), (verb, words), ("they are", ASKED.get(verb, ""))]
-    if verb in ASKED and not confirmed(arguments, len(changing), [fact for fact in facts if fact[1]]):
+    facts = [("query", query), (verb, words), ("they are", ASKED.get(verb, ""))]
+    if verb in ASKED and not confirmed(arguments, len(changing), facts[not query :]):
         return 1
-    body, changed = {"because": arguments.because or ""}, []
+    changed = []
     for device in changing:
-        changed.append(asked.ask("POST", path_of("devices", device, verb), body=body))
+        changed.append(asked.ask("POST", path_of("devices", device, verb), body={"because": arguments.because or ""}))
         if not arguments.json:
             print(plain(f"{device}: {DONE[verb]}"), flush=True)
     if arguments.json:
@@ -60,25 +63,7 @@ def readmit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(device)
         return 0
-    name, serial = device["id"], device["serial"]
-    print(plain(f"{name}: may enrol again. Its certificates stay revoked, so it needs a new one:"))
-    if serial:
-        print(plain(f"  on the device: sudo edge-agent enrol URL --ca ca.pem --serial {serial}"))
-        print("or, with a token:")
-    print(plain(f"  here:          edge-fleet devices token --device {name} --out {name}.token"))
-    print(plain(f"  on the device: sudo edge-agent enrol URL --ca ca.pem --token-file {name}.token"))
-    print("URL is this controller's address for devices, ca.pem its authority/ca.pem")
+    print(READMITTED.format(device["id"]))
+    if device["serial"]:
+        print(plain(f"in place of the token: --serial {device['serial']}"))
     return 0
-
-
-def _selected(asked: Client, arguments: argparse.Namespace) -> list[Json]:
-    if bool(arguments.device) == bool(arguments.query):
-        raise ConfigurationError("name the devices either by their ids or by --query ('all': every device)")
-    if arguments.query:
-        return list(asked.pages(path_of("devices"), {"query": arguments.query}))
-    return [asked.ask("GET", path_of("devices", name)) for name in dict.fromkeys(arguments.device)]
-
-
-def _names(devices: Sequence[str]) -> str:
-    more = len(devices) - NAMES_SHOWN
-    return ", ".join(devices[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

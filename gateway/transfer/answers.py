@@ -69,14 +69,12 @@ def check_status(url: str, answer: Answer, rules: RequestRules, retry_after_limi
 
 def _problem_kind(answer: Answer) -> str:
     """Return the `type` of a problem document (RFC 9457), "" if the answer is none."""
-    if not answer.headers.get("Content-Type", "").startswith("application/problem+json"):
-        return ""
     content = bytearray()
     while len(content) < PROBLEM_LIMIT_BYTES and (piece := answer.read1(PROBLEM_LIMIT_BYTES, decode_content=False)):
         content += piece
     try:
-        return str(json.loads(content).get("type", ""))
-    except (ValueError, RecursionError, AttributeError):
+        return str(json.loads(content)["type"])
+    except (ValueError, RecursionError, TypeError, KeyError):
         return ""
 
 

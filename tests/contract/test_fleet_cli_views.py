@@ -65,7 +65,7 @@ def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator)
     code, out, _ = admin.run(*order, "--yes")
     assert (code, out) == (0, "changed: 3 of 3 devices: camera-1, camera-2, camera-3\n")
     code, out, _ = admin.run("devices", "tag", "camera-1", "--add", "canary", "--yes")
-    assert (code, out) == (0, "nothing to change: 0 of 1 devices\n")
+    assert (code, out) == (0, "nothing to change: 0 of 1 device\n")
     assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
 
 

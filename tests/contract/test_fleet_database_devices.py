@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -120,7 +121,6 @@ def test_what_is_not_there_is_said_so(database: Database) -> None:
             lambda: devices.change_state(connection, "nobody", "readmit", "", NOW),
             lambda: devices.label(connection, "nobody", ["a"], ""),
             lambda: devices.report(connection, "nobody", [], ""),
-            lambda: certificates.revoke(connection, "ff", "", NOW),
             lambda: enrolment.revoke(connection, 7),
         ):
             with pytest.raises(AbsentError) as refused:
@@ -218,12 +218,12 @@ def test_certificates_are_found_revoked_and_forgotten(database: Database) -> Non
     )
     with database.write() as connection:
         certificates.add(connection, old)
+        assert certificates.revoke_all(connection, "camera-1", "renewed", NOW) == 1
         certificates.add(connection, new)
         assert certificates.find(connection, "0b") == new
         assert certificates.find(connection, "0c") is None
-        assert certificates.of_device(connection, "camera-1", SETTINGS) == (new, old)
-        certificates.revoke(connection, "0a", "renewed", NOW)
-        certificates.revoke(connection, "0a", "again", NOW + HOUR)
+        dead = replace(old, revoked=NOW, revoked_because="renewed")
+        assert certificates.of_device(connection, "camera-1", SETTINGS) == (new, dead)
         assert certificates.revoke_all(connection, "camera-1", "stolen", NOW) == 1
         listed = certificates.revoked(connection, NOW - HOUR, SETTINGS)
         assert [(entry.serial, entry.revoked_because) for entry in listed] == [("0a", "renewed"), ("0b", "stolen")]

@@ -16,7 +16,6 @@ SUSPENDED = "suspended"
 """Reason: an operator suspended this device. That is no failure: it polls on at its usual interval."""
 SUSPENDED_KIND = "/problems/device-suspended"
 """Type of the controller's refusals for that reason."""
-SUSPENDED_WORDS = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,3 @@ class PollResult:
     reason: str = ""
     problem: str = ""
     retry_after_s: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        """Return whether the next poll is a retry."""
-        return bool(self.problem) and self.reason != SUSPENDED

@@ -19,7 +19,7 @@ from gateway.agent.fetch.folder import FolderSource, open_source
 from gateway.agent.signals import Alarm
 from gateway.agent.state.identity import read_identity
 from gateway.agent.state.policy import Pacing, present, unlisted
-from gateway.agent.state.polled import POLLED, PROFILE, SUSPENDED, SUSPENDED_KIND, SUSPENDED_WORDS, WAITING, PollResult
+from gateway.agent.state.polled import POLLED, PROFILE, SUSPENDED, SUSPENDED_KIND, WAITING, PollResult
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.committing import commit, tell, untold
 from gateway.agent.update.installer import Installer
@@ -99,7 +99,7 @@ class Agent:
         )
         polled = self._ask(poll, retry=retry, thorough=thorough)
         if polled.reason == SUSPENDED:
-            self._log.info(events.DEVICE_SUSPENDED, then="polls at the usual interval until it is resumed")
+            self._log.info(events.DEVICE_SUSPENDED)
         elif polled.problem:
             self._log.warning(events.POLL_FAILED, reason=polled.reason, problem=polled.problem)
         elif polled.assignment:
@@ -184,7 +184,8 @@ class Agent:
             return PollResult(None, error.reason.value, str(error))
         except FetchError as error:
             if error.kind == SUSPENDED_KIND:
-                return PollResult(None, SUSPENDED, SUSPENDED_WORDS)
+                problem = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
+                return PollResult(None, SUSPENDED, problem)
             return PollResult(None, "unreachable", str(error), error.retry_after_s)
         except UnreachableError as error:
             return PollResult(None, "daemon", str(error))

@@ -92,18 +92,18 @@ def test_4xx_is_final(status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "form", "kind"),
+    ("body", "kind"),
     [
-        (b'{"type": "/problems/denied", "title": "x"}', "application/problem+json", "/problems/denied"),
-        (b'{"type": "/problems/denied"}', "application/json", ""),
-        (b'{"type": "/prob', "application/problem+json", ""),
-        (b"[" * 20_000, "application/problem+json", ""),
-        (b"7", "application/problem+json; charset=utf-8", ""),
-        (b"", "application/problem+json", ""),
+        (b'{"type": "/problems/denied", "title": "x"}', "/problems/denied"),
+        (b'{"title": "x"}', ""),
+        (b'{"type": "/prob', ""),
+        (b"[" * 20_000, ""),
+        (b"7", ""),
+        (b"", ""),
     ],
 )
-def test_a_refusal_has_the_type_of_its_problem_document(body: bytes, form: str, kind: str) -> None:
-    error, _ = refused(answer("403 No", f"Content-Type: {form}", body=body))
+def test_a_refusal_has_the_type_of_its_problem_document(body: bytes, kind: str) -> None:
+    error, _ = refused(answer("403 No", body=body))
     assert (error.status, error.kind) == (403, kind)
 
 
