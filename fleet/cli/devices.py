@@ -110,30 +110,27 @@ def _label(arguments: argparse.Namespace) -> int:
     tags = (set(arguments.tag if whole else before["tags"]) | set(arguments.add)) - set(arguments.remove)
     site = before["site"] if arguments.site is None else arguments.site
     device = asked.ask("PUT", f"{path}/labels", body={"tags": sorted(tags), "site": site}, if_match=state)
-    return _say(arguments, device, f"tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}")
+    words = f"{device['id']}: tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}"
+    return _over(arguments, device, words)
 
 
 def _register(arguments: argparse.Namespace) -> int:
     body = {"serial": arguments.serial, "id": arguments.id or "", "tags": arguments.tag, "site": arguments.site or ""}
     device = client(arguments).ask("POST", path_of("devices"), body=body)
-    return _say(arguments, device, f"may enrol by its serial {device['serial']}")
+    return _over(arguments, device, f"{device['id']}: may enrol by its serial {device['serial']}")
 
 
 def _withdraw(arguments: argparse.Namespace) -> int:
     device, slot = arguments.device, arguments.slot
-    _delete(arguments, path_of("devices", device, "slots", slot))
+    client(arguments).ask("DELETE", path_of("devices", device, "slots", slot), {"because": arguments.because})
     said = f"{device}: ordered to empty {slot}, when its policy allows it"
     return _over(arguments, {"device": device, "withdrawn": slot}, said)
 
 
 def _remove(arguments: argparse.Namespace) -> int:
     device = arguments.device
-    _delete(arguments, path_of("devices", device))
+    client(arguments).ask("DELETE", path_of("devices", device), {"because": arguments.because})
     return _over(arguments, {"removed": device}, f"{device}: removed; the name may be enrolled again")
-
-
-def _delete(arguments: argparse.Namespace, path: str) -> None:
-    client(arguments).ask("DELETE", path, {"because": arguments.because})
 
 
 def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
@@ -142,10 +139,6 @@ def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
     else:
         print(plain(words))
     return 0
-
-
-def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
-    return _over(arguments, device, f"{device['id']}: {words}")
 
 
 def _token(arguments: argparse.Namespace) -> int:

@@ -223,14 +223,13 @@ DEVICES = Verb(
         VerbAction(
             "suspend",
             "refuse devices until they are resumed; they continue with what they run",
-            "  edge-fleet devices suspend camera-7 --because 'odd reports'\n"
-            "  edge-fleet devices suspend --query 'site = berlin' --yes",
+            "  edge-fleet devices suspend --query 'site = berlin' --because 'odd reports'",
             _devices_state,
         ),
         VerbAction(
             "resume",
             "accept suspended devices again, without a visit",
-            "  edge-fleet devices resume camera-7\n  edge-fleet devices resume --query 'site = berlin'",
+            "  edge-fleet devices resume camera-7",
             _devices_state,
         ),
         VerbAction(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -32,12 +32,9 @@ from fleet.controller.api.scope import allow_tags, caller_of, known_device, scop
 from fleet.controller.audit import Deed
 from fleet.controller.control.device_query import selected
 from fleet.controller.database import audit, certificates, desired, devices, enrolment
-from fleet.controller.database.certificates import Certificate
-from fleet.controller.database.desired import Desired
-from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState, Running
+from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.settings import DatabaseSettings
-from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
@@ -295,11 +292,13 @@ def check_device(request: Call, connection: Connection, device: Device) -> None:
 
 
 def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
+    slots = desired.of_device(connection, device.id).slots
+    held = certificates.of_device(connection, device.id, settings)
     return DeviceDetails(
         **_fields(device),
         health_details=device.health_details,
-        desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
-        certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
+        desired=[DesiredEntry(**plain_fields(one, DesiredEntry.__dataclass_fields__)) for one in slots],
+        certificates=[CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__)) for one in held],
     )
 
 
@@ -318,22 +317,11 @@ def device_entry(device: Device) -> DeviceEntry:
 
 def _fields(device: Device) -> dict[str, Any]:
     names = DeviceEntry.__dataclass_fields__.keys() - {"running"}
-    return {**plain_fields(device, names), "running": _running(device.running)}
-
-
-def _running(running: Iterable[Running]) -> list[RunningEntry]:
-    return [
-        RunningEntry(one.slot, one.target, one.digest, one.variant, one.accelerator, one.state, moment(one.at))
-        for one in sorted(running, key=lambda one: one.slot)
-    ]
-
-
-def _desired(one: Desired) -> DesiredEntry:
-    return DesiredEntry(one.slot, one.target, one.digest, one.rollout, moment(one.at))
-
-
-def _certificate(one: Certificate) -> CertificateEntry:
-    return CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__))
+    fields = RunningEntry.__dataclass_fields__
+    return {
+        **plain_fields(device, names),
+        "running": [RunningEntry(**plain_fields(one, fields)) for one in device.running],
+    }
 
 
 HANDLERS = (

@@ -45,9 +45,7 @@ def polled(connection: Connection, serial: str, now: datetime) -> PollingDevice 
         return None
     device, state, until, revoked, base, version, digest, issued, expires, signed, basis, revision, asked = row
     if (version or 0) <= (base or 0):
-        return PollingDevice(
-            device, EnrolmentState(state), until, revoked, 0, "", None, None, 0, revision or 0, "", asked
-        )
+        version, digest, issued, expires, signed, basis = 0, "", None, None, 0, ""
     there = (version, digest, issued, expires, signed, revision or 0, basis)
     return PollingDevice(device, EnrolmentState(state), until, revoked, *there, asked)
 

@@ -27,7 +27,6 @@ SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, B
 )
 RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL)
 VITALS, STATISTICS, UPDATES, STATE = "vitals", "statistics", "updates", "state"
-STREAMS = (VITALS, STATISTICS, UPDATES, STATE)
 WITHDRAW = "withdraw"
 """State of a waiting removal in devices' reports."""
 GAVE_UP = frozenset({"rolled_back", "failed"})
