@@ -19,6 +19,7 @@ from tests.simulators.served_fleet import Replica
 
 pytestmark = pytest.mark.timeout(300)
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/pages/howto/fleet.md").read_text(), re.DOTALL)
+RATE = "minimum_rate_window_s"
 URL = "https://localhost:8443"
 
 
@@ -51,6 +52,7 @@ def test_the_page_leads_from_nothing_to_a_device_that_runs_a_release(tmp_path: P
     replica = Replica(home, url, [sys.executable, "-m", "fleet", "serve", "--dir", str(home)])
     replica.start()
     device = FleetDevice(tmp_path / "device", state)
+    device.configure(fetch=dict.fromkeys(("document_deadline_s", "read_timeout_s", "blob_deadline_s", RATE), 60.0))
     try:
         assert "controller starting: " in replica.said().splitlines()[0]
         shell.paste(begin + operator.replace(URL, url))
@@ -93,3 +95,11 @@ def test_publishing_needs_only_the_packages_of_devices(tmp_path: Path) -> None:
         )
         assert (done.returncode, expected in done.stdout + done.stderr) == (0, True), done.stderr
         (publisher.folder / "fleet.sqlite").touch()  # a controller works here
+
+
+def test_a_new_director_asks_for_new_assignments_only_where_no_controller_signs_them(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "publisher")
+    publisher.begin()
+    publisher.run("keys", "new", "director-2", "--out", "keys", "--no-passphrase")
+    said = publisher.run("rotate", "director", "--key", "keys/director-2.pub").stdout
+    assert "edge-fleet assign all --renew, for devices without edge-fleet serve" in said
