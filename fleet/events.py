@@ -7,6 +7,8 @@ fleet/controller/monitoring/README.md.
 from __future__ import annotations
 
 # ---- start, port and requests ----------------------------------------------------------------------------------------
+CONTROLLER_STARTING = "controller starting: %s in %s, database %s, addresses %s; it says when it serves"
+"""The first line of `serve`: version, the publisher's folder, kind of database or SQLite's file, addresses."""
 PROBLEM_FOUND = "problem found: %s: %s; %s"
 """At the start, for each finding of `edge-fleet doctor`: where, the problem, the remedy."""
 CHECKS_NOT_COMPLETED = "checks not completed: %s; solve this, then run edge-fleet doctor"

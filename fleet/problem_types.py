@@ -51,6 +51,14 @@ DENIED = ProblemType(
     "The caller is known, and its role or its tags do not permit this.",
     "Use a token with the role or the tags that `detail` names.",
 )
+DEVICE_SUSPENDED = ProblemType(
+    "device-suspended",
+    403,
+    "Device suspended",
+    Fault.DENIED,
+    "An operator suspended this device. Its certificate stays valid, and may be renewed; all else is refused.",
+    "Go on as before and poll at the usual interval; an operator resumes it: `edge-fleet devices resume DEVICE`.",
+)
 NOT_FOUND = ProblemType(
     "not-found",
     404,
@@ -265,6 +273,7 @@ TYPES = (
     INVALID,
     UNAUTHENTICATED,
     DENIED,
+    DEVICE_SUSPENDED,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
     REQUEST_TIMEOUT,

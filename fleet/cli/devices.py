@@ -1,4 +1,4 @@
-"""`edge-fleet devices`: list, label, enrol, revoke and remove devices."""
+"""`edge-fleet devices`: list, label, enrol and remove devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from fleet.cli.devices_state import change_state, readmit
 from fleet.cli.devices_tag import tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
@@ -68,8 +69,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _facts(device: Json) -> list[tuple[str, str]]:
     state = device["state"]
-    if device["revoked"]:
-        state += f" {local(device['revoked'])}: {device['revoked_because'] or 'no reason given'}"
+    if device["revoked"] or device["suspended"]:
+        state += f" {local(device[state])}: {device[f'{state}_because'] or 'no reason given'}"
     shown = next((one for one in device["certificates"] if not one["revoked"]), None)
     certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
     hardware = device.get("machine", {}).get("hardware", {})
@@ -115,30 +116,27 @@ def _label(arguments: argparse.Namespace) -> int:
     tags = (set(arguments.tag if whole else before["tags"]) | set(arguments.add)) - set(arguments.remove)
     site = before["site"] if arguments.site is None else arguments.site
     device = asked.ask("PUT", f"{path}/labels", body={"tags": sorted(tags), "site": site}, if_match=state)
-    return _say(arguments, device, f"tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}")
+    words = f"{device['id']}: tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}"
+    return _over(arguments, device, words)
 
 
 def _register(arguments: argparse.Namespace) -> int:
     body = {"serial": arguments.serial, "id": arguments.id or "", "tags": arguments.tag, "site": arguments.site or ""}
     device = client(arguments).ask("POST", path_of("devices"), body=body)
-    return _say(arguments, device, f"may enrol by its serial {device['serial']}")
+    return _over(arguments, device, f"{device['id']}: may enrol by its serial {device['serial']}")
 
 
 def _withdraw(arguments: argparse.Namespace) -> int:
     device, slot = arguments.device, arguments.slot
-    _delete(arguments, path_of("devices", device, "slots", slot))
+    client(arguments).ask("DELETE", path_of("devices", device, "slots", slot), {"because": arguments.because})
     said = f"{device}: ordered to empty {slot}, when its policy allows it"
     return _over(arguments, {"device": device, "withdrawn": slot}, said)
 
 
 def _remove(arguments: argparse.Namespace) -> int:
     device = arguments.device
-    _delete(arguments, path_of("devices", device))
+    client(arguments).ask("DELETE", path_of("devices", device), {"because": arguments.because})
     return _over(arguments, {"removed": device}, f"{device}: removed; the name may be enrolled again")
-
-
-def _delete(arguments: argparse.Namespace, path: str) -> None:
-    client(arguments).ask("DELETE", path, {"because": arguments.because})
 
 
 def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
@@ -147,21 +145,6 @@ def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
     else:
         print(plain(words))
     return 0
-
-
-def _revoke(arguments: argparse.Namespace) -> int:
-    body = {"because": arguments.because or ""}
-    device = client(arguments).ask("POST", path_of("devices", arguments.device, "revoke"), body=body)
-    return _say(arguments, device, "revoked, and its certificates with it")
-
-
-def _readmit(arguments: argparse.Namespace) -> int:
-    device = client(arguments).ask("POST", path_of("devices", arguments.device, "readmit"))
-    return _say(arguments, device, "may enrol again, by its serial or a new token")
-
-
-def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
-    return _over(arguments, device, f"{device['id']}: {words}")
 
 
 def _token(arguments: argparse.Namespace) -> int:
@@ -212,8 +195,10 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "tag": tag,
     "register": _register,
     "withdraw": _withdraw,
-    "revoke": _revoke,
-    "readmit": _readmit,
+    "suspend": change_state,
+    "resume": change_state,
+    "revoke": change_state,
+    "readmit": readmit,
     "remove": _remove,
     "token": _token,
     "tokens": _tokens,

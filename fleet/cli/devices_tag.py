@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from typing import Any
 
-from fleet.cli.remote import client
+from fleet.cli.remote import client, confirmed
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_facts, print_json
+from gateway.terminal.tables import counted, plain, print_json
+
+NAMES_SHOWN = 20
 
 
 def tag(arguments: argparse.Namespace) -> int:
@@ -18,14 +19,12 @@ def tag(arguments: argparse.Namespace) -> int:
     found = _ask(asked, {**body, "dry_run": True})
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
-    if not arguments.yes:
-        if arguments.json or not sys.stdin.isatty():
-            problem = f"{found['changed']} devices would change and there is no terminal to confirm it"
-            raise ConfigurationError(f"{problem}; add --yes, or --dry-run for a preview only")
-        print_facts([*_words(body), ("changes", _devices(found))])
-        if input("change these? [y/N] ").strip().lower() not in {"y", "yes"}:
-            print("nothing was changed")
-            return 1
+    if not confirmed(
+        arguments,
+        found["changed"],
+        [*_words(body), ("changes", devices_words(found["changed"], found["selected"], found["devices"]))],
+    ):
+        return 1
     return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
 
 
@@ -44,17 +43,18 @@ def _words(body: dict[str, Any]) -> list[tuple[str, str]]:
     return [*((name, value) for name, value in said if value), *site]
 
 
-def _devices(found: Json) -> str:
-    more = found["changed"] - len(found["devices"])
-    names = ", ".join(found["devices"]) + (f" and {more} more" if more else "")
-    return f"{found['changed']} of {counted(found['selected'], 'device')}: {names}"
+def devices_words(changed: int, selected: int, names: Sequence[str]) -> str:
+    """Return how many of the selected devices change, and the names of the first."""
+    more = changed - len(names[:NAMES_SHOWN])
+    shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more else "")
+    return f"{changed} of {counted(selected, 'device')}{f': {shown}' if changed else ''}"
 
 
 def _print(arguments: argparse.Namespace, found: Json, words: str) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    print(plain(f"{words}: {_devices(found)}" if found["changed"] else f"{words}: 0 of {found['selected']} devices"))
+    print(plain(f"{words}: {devices_words(found['changed'], found['selected'], found['devices'])}"))
     if found["enrolments_void"]:
         print(f"enrolment tokens that are void, as their device lost a tag: {found['enrolments_void']}")
     return 0

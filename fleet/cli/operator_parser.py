@@ -21,12 +21,13 @@ from gateway.terminal.numbers import number, positive, span
 from gateway.terminal.program import Verb, named
 
 ROLES = ("viewer", "operator", "publisher", "admin")
-STATES = ("pre-registered", "enrolled", "revoked")
+STATES = ("pre-registered", "enrolled", "suspended", "revoked")
 PARTS = ("doctor", "log", "status", "vitals")
 
 
 def _devices_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=STATES, help="only devices in this state")
+    words = f"only devices in this state: {', '.join(STATES)}"
+    parser.add_argument("--state", choices=STATES, metavar="STATE", help=words)
     for name, what in (("profile", "device profile"), ("site", "site"), ("serial", "serial number")):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"only devices with this {what}")
     tags_option(parser, "only devices with this tag")
@@ -51,13 +52,15 @@ def _devices_label(parser: argparse.ArgumentParser) -> None:
 
 
 def _devices_tag(parser: argparse.ArgumentParser) -> None:
-    words = "ids of devices, in place of --query"
-    parser.add_argument("device", metavar="DEVICE", nargs="*", type=named, help=words)
-    query_option(parser, "devices that match it ('all': every device)")
+    _many(parser)
     _tag_changes(parser, "the site of all of them; '' for none")
+    _preview(parser)
+    remote_options(parser)
+
+
+def _preview(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only print how many would change")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    remote_options(parser)
 
 
 def _tag_changes(parser: argparse.ArgumentParser, site: str) -> None:
@@ -82,9 +85,21 @@ def _devices_withdraw(parser: argparse.ArgumentParser) -> None:
     _because(parser)
 
 
-def _devices_revoke(parser: argparse.ArgumentParser) -> None:
+def _devices_remove(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
     _because(parser)
+
+
+def _devices_state(parser: argparse.ArgumentParser) -> None:
+    _many(parser)
+    _preview(parser)
+    _because(parser)
+
+
+def _many(parser: argparse.ArgumentParser) -> None:
+    words = "ids of devices, in place of --query"
+    parser.add_argument("device", metavar="DEVICE", nargs="*", type=named, help=words)
+    query_option(parser, "devices that match it ('all': every device)")
 
 
 def _because(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +173,7 @@ def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
 DEVICES = Verb(
     "devices",
     "devices",
-    "list, label, tag, register, revoke and remove devices; create enrolment tokens; request diagnostics",
+    "list, label, tag, register, suspend, revoke and remove devices; create enrolment tokens; request diagnostics",
     "  edge-fleet devices list --tag pilot --site berlin\n"
     "  edge-fleet devices show camera-7\n"
     "  edge-fleet devices token --tag pilot --out camera-7.token\n"
@@ -206,10 +221,22 @@ DEVICES = Verb(
             _devices_withdraw,
         ),
         VerbAction(
+            "suspend",
+            "refuse devices until they are resumed; they continue with what they run",
+            "  edge-fleet devices suspend --query 'site = berlin' --because 'odd reports'",
+            _devices_state,
+        ),
+        VerbAction(
+            "resume",
+            "accept suspended devices again, without a visit",
+            "  edge-fleet devices resume camera-7",
+            _devices_state,
+        ),
+        VerbAction(
             "revoke",
-            "refuse a device and its certificates from now on",
+            "refuse devices and their certificates for good",
             "  edge-fleet devices revoke camera-7 --because stolen",
-            _devices_revoke,
+            _devices_state,
         ),
         VerbAction(
             "readmit",
@@ -221,7 +248,7 @@ DEVICES = Verb(
             "remove",
             "remove a device that is revoked, or never enrolled",
             "  edge-fleet devices remove camera-7 --because scrapped",
-            _devices_revoke,
+            _devices_remove,
         ),
         VerbAction(
             "token",

@@ -12,8 +12,6 @@ from fleet.cli.common import byte_progress, is_remote, now, own_signers, writing
 from fleet.cli.drafts import publish_remote
 from fleet.controller.blobs.choice import open_blobs, upload
 from fleet.controller.config import load_config
-from fleet.controller.database import watching
-from fleet.controller.database.errors import AwayError
 from fleet.publisher.drafts import Draft, merged
 from fleet.publisher.impact import Impact, impacts
 from fleet.publisher.publish import Publication, is_published, online_roots, plan_publication
@@ -49,14 +47,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _running(folder: str) -> Mapping[tuple[str, str], int]:
     """Return how many devices run each release, by slot and path; empty if no controller's database can be read."""
-    from fleet.cli.local_database import opened_database
-
+    if not (load_config(Path(folder)).database.url or (Path(folder) / "fleet.sqlite").exists()):
+        return {}  # no controller works in this folder
     try:
+        from fleet.cli.local_database import opened_database  # sqlalchemy, which only a controller needs
+        from fleet.controller.database import watching
+
         with opened_database(folder) as database, database.read() as connection:
             return watching.running_by_slot(connection)
-    except ConfigurationError:  # no controller works in this folder
-        return {}
-    except (UnreachableError, AwayError, OSError) as error:
+    except (ConfigurationError, UnreachableError, RequestError, OSError, ModuleNotFoundError) as error:
         print(f"edge-fleet: affected devices are not counted: {error}", file=sys.stderr)
         return {}
 

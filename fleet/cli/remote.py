@@ -16,7 +16,7 @@ from fleet.client.settings import ClientSettings
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_paths import ReleasePath, parse_path, parse_written
-from gateway.terminal.tables import plain, print_json, print_table
+from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 URL_VARIABLE = "EDGE_FLEET_URL"
 CA_VARIABLE = "EDGE_FLEET_CA"
@@ -140,3 +140,17 @@ def hand_out(secret: str, out: str | None, what: str) -> None:
     else:
         print(f"{what}; it is not shown again:", file=sys.stderr)
         print(secret)
+
+
+def confirmed(arguments: argparse.Namespace, count: int, facts: Sequence[tuple[str, str]]) -> bool:
+    """Ask whether to change `count` devices, unless --yes is given. Raise ConfigurationError without a terminal."""
+    if arguments.yes:
+        return True
+    if arguments.json or not sys.stdin.isatty():
+        problem = f"{counted(count, 'device')} would change and there is no terminal to confirm it"
+        raise ConfigurationError(f"{problem}; add --yes, or --dry-run for a preview only")
+    print_facts(facts)
+    if input("change these? [y/N] ").strip().lower() in {"y", "yes"}:
+        return True
+    print("nothing was changed")
+    return False

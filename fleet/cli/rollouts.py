@@ -58,11 +58,11 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     begin = [("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), ("created", made)]
     print_facts([*begin, *words(view["spec"]), ("spec digest", view["spec_digest"])])
     rows = [
-        (row.label, "yes" if row.opened else "-", str(row.expected), str(row.committed), row.states)
-        for row in wave_rows(view)
+        (row.label, "yes" if row.opened else "-", *map(str, (row.expected, row.committed, may)), row.states)
+        for row, may in zip(wave_rows(view), (one["may_install"] for one in view["waves"]), strict=True)
     ]
     print()
-    print_table(("wave", "opened", "devices", "committed", "states"), rows)
+    print_table(("wave", "opened", "devices", "committed", "may install", "states"), rows)
     for note in notes(view, datetime.now(UTC)):
         print(note)
     return 0

@@ -146,6 +146,9 @@ def notes(view: Json, now: datetime) -> list[str]:
     found = []
     if view["reason"] and view["state"] in {"paused", "aborted", "finished"}:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
+    if view["state"] == "paused" and (count := int(view["may_install"])):
+        offer = f"{counted(count, 'device')} may still install it: an offer was made before the pause"
+        found.append(f"{offer}; edge-fleet rollouts abort {view['id']} withdraws it")
     if view["state"] == "paused":
         found.append(f"go on: edge-fleet rollouts resume {view['id']} (or abort)")
     if view["state"] == "aborted" and not view["rollback_requested"] and view["spec"]["rollback"] != "forced":

@@ -21,7 +21,7 @@ def command(arguments: argparse.Namespace) -> int:
         drafts = rotate(drafting, arguments.role, public_keys(arguments.key), threshold)
         code = save_drafts(work, drafts, as_json=arguments.json)
         if arguments.role == DIRECTOR and not arguments.json:
-            print("once it is published: edge-fleet assign all --renew, or devices refuse what the old key signed")
+            print("once it is published: edge-fleet assign all --renew, for devices without edge-fleet serve")
         return code
 
 

@@ -10,19 +10,21 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from securesystemslib.signer import Signer
 
 from fleet import events
 from fleet.cli.common import asker
-from fleet.cli.observed import observe
-from fleet.controller.app import Controller, Origin
 from fleet.controller.config import FleetConfig, load_config
-from fleet.controller.control.checks import findings
 from fleet.controller.serving.settings import ServingSettings
 from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, load_signer
+from gateway import __version__
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.terminal.open_files import allow_open_files
+
+if TYPE_CHECKING:
+    from fleet.controller.app import Controller
 
 FILES_BESIDE = 256
 """Files open in addition to connections and the files that are sent."""
@@ -38,12 +40,16 @@ def command(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.dir)
     if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
         raise ConfigurationError("is not a folder; name the publisher's with --dir", file=str(folder))
+    config = load_config(folder)
+    database, listening = config.database.url.partition(":")[0] or "fleet.sqlite", ", ".join(config.listen.addresses)
+    _log.info(events.CONTROLLER_STARTING, __version__, folder.resolve(), database, listening)
+    from fleet.controller.app import Controller, Origin  # takes seconds on a small machine
+
     signers, ask = _signers(folder / "keys", arguments), asker(arguments, attended=False)
-    origin = Origin(folder, load_config(folder), signers, ask=ask)
-    _allow_files(origin.config.serve)
+    _allow_files(config.serve)
     try:
-        controller = Controller(origin)
-        _warn(folder, origin.config)
+        controller = Controller(Origin(folder, config, signers, ask=ask))
+        _warn(folder, config)
         asyncio.run(_serve(controller, as_json=arguments.json))
     except RequestError as error:
         if error.fault is not Fault.UNAVAILABLE:
@@ -66,6 +72,9 @@ async def _serve(controller: Controller, *, as_json: bool) -> None:
 
 def _warn(folder: Path, config: FleetConfig) -> None:
     """Log the findings of `edge-fleet doctor`. None of them keeps this replica from what it can do."""
+    from fleet.cli.observed import observe
+    from fleet.controller.control.checks import findings
+
     try:
         for finding in findings(observe(folder, config)):
             _log.warning(events.PROBLEM_FOUND, finding.where, finding.problem, finding.remedy)

@@ -31,7 +31,8 @@ class Action(enum.StrEnum):
     DEVICES_READ = "devices.read"
     DEVICES_LABEL = "devices.label"
     DEVICES_ENROL = "devices.enrol"  # pre-register a serial, or make an enrolment token
-    DEVICES_REVOKE = "devices.revoke"
+    DEVICES_REVOKE = "devices.revoke"  # and readmit
+    DEVICES_SUSPEND = "devices.suspend"  # and resume
     DEVICES_WITHDRAW = "devices.withdraw"  # remove a model from a device
     DEVICES_REMOVE = "devices.remove"  # remove a device from the fleet
     DIAGNOSTICS_ASK = "diagnostics.ask"
@@ -114,6 +115,7 @@ RULES: dict[Action, Rule] = {
     Action.DEVICES_LABEL: Rule(_OPERATORS, Reach.FLEET),  # tags define scopes
     Action.DEVICES_ENROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_REVOKE: Rule(_OPERATORS, Reach.DEVICES),
+    Action.DEVICES_SUSPEND: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_WITHDRAW: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_REMOVE: Rule(_OPERATORS, Reach.DEVICES),
     Action.DIAGNOSTICS_ASK: Rule(_OPERATORS, Reach.DEVICES),

@@ -22,7 +22,6 @@ from gateway.trust.distrust import Distrust
 JSON = (("Content-Type", "application/json"),)
 WANTED = b'{"tags": ["simulated"]}'
 """Tags that tokens made here give to devices, so that a query can select or exclude them."""
-DOUBLINGS = 12
 SAID_CHARS = 200
 
 

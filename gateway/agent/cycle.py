@@ -16,6 +16,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import CycleResult, pause_s
 from gateway.agent.report.reporting import Reporter
 from gateway.agent.signals import NUMBERS, Alarm
+from gateway.agent.state.polled import SUSPENDED
 from gateway.agent.state.storage import opened
 from gateway.agent.update.work import Agent
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -56,7 +57,7 @@ def _asked(
     """Poll once and work until the next poll is due. Return the result, and whether work is left."""
     polled = agent.poll()
     reporter.tell()
-    failed = bool(polled.problem)
+    failed = bool(polled.problem) and polled.reason != SUSPENDED
     asked_s = polled.assignment.poll_s if polled.assignment else agent.identity.poll_s
     whole_s = pause_s(config.agent, asked_s, failures + 1 if failed else 0, polled.retry_after_s, chance)
     until_s = time.monotonic() + whole_s

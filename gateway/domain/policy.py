@@ -18,7 +18,7 @@ from typing import Any
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes
+from gateway.domain.release_form import SCHEMA, TIME_FORMAT
 from gateway.domain.settings_layer import check_permission
 
 FOLDER = "policy/"
@@ -162,24 +162,6 @@ def read_policy(content: bytes, file: str) -> Policy:
     )
     top.finish()
     return policy
-
-
-def policy_bytes(policy: Policy) -> bytes:
-    """Return the document that is signed, as `document_bytes` writes it."""
-    document = {
-        "schema": SCHEMA,
-        "share_percent_per_hour": policy.share_percent_per_hour,
-        "profiles": list(policy.profiles),
-        "profile_delay_h": policy.profile_delay_h,
-        "blackouts": blackout_documents(policy.blackouts),
-        "removal_hold_h": policy.removal_hold_h,
-        "removal_share_percent_per_hour": policy.removal_share_percent_per_hour,
-        "removal_of_last": policy.removal_of_last,
-        "slots": {slot: list(models) for slot, models in policy.slots},
-    }
-    if policy.settings is not None:
-        document["settings"] = list(policy.settings)
-    return document_bytes(document)
 
 
 def blackout_documents(blackouts: Iterable[Blackout]) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from gateway.domain.retry import retry_after_s
 from gateway.transfer.source import FetchError
 
 Answer = urllib3.BaseHTTPResponse
+PROBLEM_LIMIT_BYTES = 16_384
+"""Bytes of a problem document that are read."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
@@ -60,7 +63,19 @@ def check_status(url: str, answer: Answer, rules: RequestRules, retry_after_limi
         final=True,
         retry_after_s=after_s,
         challenge=answer.headers.get("WWW-Authenticate", ""),
+        kind=_problem_kind(answer),
     )
+
+
+def _problem_kind(answer: Answer) -> str:
+    """Return the `type` of a problem document (RFC 9457), "" if the answer is none."""
+    content = bytearray()
+    while len(content) < PROBLEM_LIMIT_BYTES and (piece := answer.read1(PROBLEM_LIMIT_BYTES, decode_content=False)):
+        content += piece
+    try:
+        return str(json.loads(content)["type"])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return ""
 
 
 def redirected(url: str, target: str) -> str:

@@ -17,6 +17,7 @@ class FetchError(Exception):
 
     `status`: HTTP status of the final answer (a folder uses 404 for missing files; 0: no answer). `final`: a retry soon
     would fail again. `retry_after_s`: pause that the server asked for. `challenge`: its WWW-Authenticate header.
+    `kind`: `type` of the problem document (RFC 9457) that it answered, "" without one.
     """
 
     def __init__(
@@ -27,12 +28,14 @@ class FetchError(Exception):
         final: bool = False,
         retry_after_s: float = 0.0,
         challenge: str = "",
+        kind: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.final = final
         self.retry_after_s = retry_after_s
         self.challenge = challenge
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)

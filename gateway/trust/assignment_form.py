@@ -21,7 +21,6 @@ from gateway.trust.paths import check_path, is_file
 from gateway.trust.settings import TrustSettings
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
     from tuf.api.metadata import Metadata, TargetFile, Targets
 
 NONCE = re.compile(r"[A-Za-z0-9_-]{0,128}")
@@ -47,13 +46,6 @@ def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
     if len(targets) < len(files):
         raise ValueError("an assignment names each target once; here one is in two slots")
     return Metadata(Targets(assignment.version, None, assignment.expires, targets, unrecognized_fields=fields))
-
-
-def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
-    """Return the assignment's signed bytes. The director serves them unchanged."""
-    metadata = assignment_metadata(assignment)
-    metadata.sign(signer)
-    return metadata.to_bytes()
 
 
 def read_assignment(signed: Targets, where: str, settings: TrustSettings) -> Assignment:

@@ -50,7 +50,10 @@ _REMEDY: Mapping[Reason, str] = {
     Reason.BELOW_FLOOR: "assign a version at or above the floor; only the owner can go below, by a new release",
     Reason.WRONG_HARDWARE: "assign a release with a variant for this device (edge-gateway explain)",
     Reason.EXPIRED: "poll again; if it stays, sign it again, and check this device's clock",
-    Reason.WRONG_KEY: "if the director's key was rotated, publish and assign all --renew; else another server answers",
+    Reason.WRONG_KEY: (
+        "if the director's key was rotated, publish (and assign all --renew without a controller); else another server "
+        "answers"
+    ),
     Reason.FORGED: "publish it with all signatures (edge-fleet verify); if it stays, do not trust that server",
     Reason.SLOT_TWICE: "assign one release to each slot",
     Reason.WRONG_NONCE: "poll again; if it stays, a proxy caches replies that carry a nonce",

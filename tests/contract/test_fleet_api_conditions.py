@@ -196,5 +196,5 @@ def test_where_a_state_is_required(tmp_path: Path) -> None:
         assert admin.get("/v1/devices/camera-1").json()["state"] == "enrolled"
         verbs = operator_with(running, admin.headers["authorization"].removeprefix("Bearer "))
         assert verbs.told("devices", "label", "camera-1", "--add", "roof")["tags"] == ["roof"]
-        assert verbs.told("devices", "revoke", "camera-1")["state"] == "revoked"
+        assert verbs.told("devices", "revoke", "camera-1", "--yes")["state"] == "revoked"
         assert verbs.told("devices", "remove", "camera-1") == {"removed": "camera-1"}

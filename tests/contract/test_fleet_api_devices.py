@@ -12,6 +12,7 @@ from fleet.controller.access import Role
 from fleet.controller.database import audit, devices, enrolment
 from fleet.controller.database.devices import Running
 from fleet.controller.database.enrolment import TokenRefusedError
+from tests.simulators.asking import csr, new_key
 from tests.simulators.controller import RunningController, controlling
 
 TARGET = "models/acme/reader/1/release"
@@ -162,6 +163,34 @@ def test_who_is_revoked_is_refused_at_once_and_may_be_let_in_again(controller) -
         assert operator.post("/v1/devices/stolen/readmit").json()["state"] == "pre-registered"
         assert device.get("/v1/devices").status_code == 401
     assert [action for _, action in deeds(controller, "stolen")] == ["devices.readmit", "devices.revoke"]
+
+
+def test_a_suspended_device_may_only_renew_its_certificate(controller) -> None:
+    made = controller.enrolled("paused", tags=["pilot"])
+    with controller.device_client(made) as device, controller.client(Role.OPERATOR, tags=["pilot"]) as operator:
+        assert operator.post("/v1/devices/paused/resume").status_code == 409
+        held = operator.post("/v1/devices/paused/suspend", json={"because": "smells"}).json()
+        assert (held["state"], held["suspended_because"], held["revoked"]) == ("suspended", "smells", None)
+        assert operator.post("/v1/devices/paused/suspend").json() == held
+        assert [one["id"] for one in operator.get("/v1/devices?state=suspended").json()["items"]] == ["paused"]
+        refused = [
+            device.get("/v1/self/assignment"),
+            device.put("/v1/self/inventory", json={}),
+            device.post("/v1/self/telemetry", content=b""),
+            device.get("/v1/self/diagnostics"),
+        ]
+        assert [one.status_code for one in refused] == [403] * 4
+        assert {one.json()["type"] for one in refused} == {"/problems/device-suspended"}
+        assert "paused is suspended; it continues with what it runs" in refused[0].json()["detail"]
+        assert controller.control.seen.waiting() == 1, "its polls are noted: it is not silent"
+        renewal = {"csr": csr(new_key())}
+        assert device.post("/v1/self/certificate", json=renewal).status_code == 200
+        assert operator.delete("/v1/devices/paused").status_code == 409
+        resumed = operator.post("/v1/devices/paused/resume").json()
+        assert (resumed["state"], resumed["suspended"], resumed["suspended_because"]) == ("enrolled", None, "")
+        assert device.post("/v1/self/telemetry", content=b"").status_code == 200
+    deeds_done = [action for _, action in deeds(controller, "paused")]
+    assert deeds_done[::2] == ["devices.resume", "devices.suspend"]
 
 
 def test_an_enrolment_token_is_shown_once_and_opens_once(controller) -> None:

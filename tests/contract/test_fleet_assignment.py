@@ -256,11 +256,10 @@ def test_a_device_gets_its_own_and_no_other(running, name) -> None:
 
 def test_who_is_revoked_or_unknown_is_let_in_no_more(running, name) -> None:
     made = running.enrolled(name)
-    serial = made.certificate.serial
     with running.device_client(made) as client:
         assert client.get(PATH).status_code == 200
         with running.control.database.write() as connection:
-            certificates.revoke(connection, serial, "lost", running.clock())
+            certificates.revoke_all(connection, name, "lost", running.clock())
         for method, path in (("GET", PATH), ("PUT", "/v1/self/inventory"), ("POST", "/v1/self/telemetry")):
             refused = client.request(method, path, content=b"{}")
             assert (refused.status_code, "enrol" in refused.json()["detail"]) == (401, True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from fleet.cli.parser import PROGRAM
 from fleet.controller.control.rollouts_record import new_fact
 from fleet.controller.database import alerts, events, rollouts
 from fleet.controller.database.alerts import Alert
@@ -66,7 +68,7 @@ def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator)
     code, out, _ = admin.run(*order, "--yes")
     assert (code, out) == (0, "changed: 3 of 3 devices: camera-1, camera-2, camera-3\n")
     code, out, _ = admin.run("devices", "tag", "camera-1", "--add", "canary", "--yes")
-    assert (code, out) == (0, "nothing to change: 0 of 1 devices\n")
+    assert (code, out) == (0, "nothing to change: 0 of 1 device\n")
     assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
 
 
@@ -88,6 +90,56 @@ def test_a_standing_rollout_is_listed_and_shown(controller: RunningController, a
     assert "is paused; only a finished or aborted one" in admin.run("rollouts", "archive", "s-1")[2]
     assert admin.told("rollouts", "abort", "s-1")["state"] == "finished"
     assert admin.run("rollouts", "archive", "s-1")[0] == 0
+
+
+def test_devices_are_suspended_after_a_question_and_resumed(controller: RunningController, admin: Operator) -> None:
+    for name in ("door-1", "door-2", "door-3"):
+        controller.enrolled(name, tags=["door"])
+    order = ("devices", "suspend", "--query", "tag = door", "--because", "odd reports")
+    code, out, _ = admin.run(*order, "--dry-run")
+    assert (code, out) == (0, "suspend: 3 of 3 devices: door-1, door-2, door-3\n")
+    code, _, err = admin.run(*order)
+    assert (code, "3 devices would change and there is no terminal to confirm it" in err) == (2, True)
+    code, out = admin.looked(*order, typed="n\n")
+    assert (code, "3 of 3 devices" in out, "their certificates stay valid" in out) == (1, True, True)
+    assert "nothing was changed" in out
+    code, out = admin.looked("devices", "suspend", "door-1", "--because", "a test", typed="y\n")
+    assert (code, "door-1: suspended; edge-fleet devices resume accepts it again" in out) == (0, True), out
+    told = admin.told(*order, "--yes")["devices"]
+    assert [(one["id"], one["suspended_because"]) for one in told] == [(f"door-{n}", "odd reports") for n in (2, 3)]
+    assert [one["id"] for one in admin.told("devices", "list", "--state", "suspended")["devices"]] == [
+        "door-1",
+        "door-2",
+        "door-3",
+    ]
+    assert re.search(r"state +suspended .*: a test\n", admin.run("devices", "show", "door-1")[1])
+    code, out, _ = admin.run("devices", "resume", "--query", "tag = door")
+    assert (code, out.count("resumed; it is accepted from its next poll on\n")) == (0, 3)
+    code, out, _ = admin.run("devices", "resume", "--query", "tag = door")
+    assert (code, out) == (0, "resume: 0 of 3 devices\n")
+    code, _, err = admin.run("devices", "resume", "door-1")
+    assert (code, "resume needs one that is suspended" in err) == (1, True)
+    code, _, err = admin.run("devices", "suspend")
+    assert (code, "either by their ids or by --query" in err) == (2, True)
+
+
+def test_a_device_is_revoked_after_a_question_and_readmitted_with_the_commands_that_are_needed(
+    controller: RunningController, admin: Operator
+) -> None:
+    controller.enrolled("gate-1")
+    code, _, err = admin.run("devices", "revoke", "gate-1")
+    assert (code, "1 device would change and there is no terminal to confirm it" in err) == (2, True)
+    code, out = admin.looked("devices", "revoke", "gate-1", typed="n\n")
+    assert (code, "refused for good" in out, "nothing was changed" in out) == (1, True, True)
+    assert admin.told("devices", "show", "gate-1")["state"] == "enrolled"
+    assert admin.told("devices", "revoke", "gate-1", "--yes")["state"] == "revoked"
+    code, out, _ = admin.run("devices", "readmit", "gate-1")
+    assert (code, "Its certificates stay revoked" in out) == (0, True)
+    here = re.search(r"here: +edge-fleet (.+)", out)
+    assert here
+    assert "on the device: sudo edge-agent enrol URL --ca ca.pem --token-file gate-1.token" in out
+    words = here[1].split()
+    assert PROGRAM.parser().parse_args(words).device == "gate-1"
 
 
 def test_rollouts_are_archived_and_restored(controller: RunningController, admin: Operator) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from fleet.controller.database import certificates, devices, enrolment, polling
 from fleet.controller.database.certificates import Certificate
@@ -64,18 +66,50 @@ def test_a_device_without_an_id_is_refused(database: Database) -> None:
 def test_a_revoked_device_enrols_again_only_after_an_operator_let_it(database: Database) -> None:
     enrolled(database, "camera-1")
     with database.write() as connection:
-        devices.revoke(connection, "camera-1", "stolen", NOW)
-        devices.revoke(connection, "camera-1", "stolen twice", NOW + HOUR)
+        devices.change_state(connection, "camera-1", "revoke", "stolen", NOW)
+        devices.change_state(connection, "camera-1", "revoke", "stolen twice", NOW + HOUR)
         assert devices.get(connection, "camera-1").revoked_because == "stolen"
     with pytest.raises(ConflictError, match="revoked"), database.write() as connection:
         devices.enrol(connection, "camera-1", NOW)
     with database.write() as connection:
-        devices.readmit(connection, "camera-1")
+        devices.change_state(connection, "camera-1", "readmit", "", NOW)
         devices.enrol(connection, "camera-1", NOW)
         device = devices.get(connection, "camera-1")
         assert (device.state, device.revoked, device.revoked_because) == (EnrolmentState.ENROLLED, None, "")
-    with pytest.raises(ConflictError, match="not revoked"), database.write() as connection:
-        devices.readmit(connection, "camera-1")
+    with pytest.raises(ConflictError, match="needs one that is revoked"), database.write() as connection:
+        devices.change_state(connection, "camera-1", "readmit", "", NOW)
+
+
+@pytest.mark.parametrize("state", EnrolmentState)
+@pytest.mark.parametrize("operation", devices.TRANSITIONS)
+def test_states_change_as_the_table_says(database: Database, state: EnrolmentState, operation: str) -> None:
+    steps = {"pre-registered": ("revoke", "readmit"), "suspended": ("suspend",), "revoked": ("suspend", "revoke")}
+    enrolled(database, "camera-1")
+    with database.write() as connection:
+        for step in steps.get(state, ()):
+            devices.change_state(connection, "camera-1", step, "first", NOW)
+    before, after = devices.TRANSITIONS[operation]
+    repeated = state is after and operation in {"suspend", "revoke"}
+    if state not in before and not repeated:
+        with pytest.raises(ConflictError, match=f"is {state}; "), database.write() as connection:
+            _change(connection, operation)
+        after = state
+    else:
+        with database.write() as connection:
+            assert _change(connection, operation) is not repeated
+    with database.read() as connection:
+        device = devices.get(connection, "camera-1")
+    assert device.state is after
+    assert (device.suspended is not None, device.revoked is not None) == (after == "suspended", after == "revoked")
+    reasons = {"suspended": device.suspended_because, "revoked": device.revoked_because}
+    assert reasons == {name: (("first" if state is after else "again") if name == after else "") for name in reasons}
+
+
+def _change(connection: Connection, operation: str) -> bool:
+    if operation == "enrol":
+        devices.enrol(connection, "camera-1", NOW)
+        return True
+    return devices.change_state(connection, "camera-1", operation, "again", NOW)
 
 
 def test_what_is_not_there_is_said_so(database: Database) -> None:
@@ -83,11 +117,10 @@ def test_what_is_not_there_is_said_so(database: Database) -> None:
         for attempt in (
             lambda: devices.get(connection, "nobody"),
             lambda: devices.inventory(connection, "nobody"),
-            lambda: devices.revoke(connection, "nobody", "", NOW),
-            lambda: devices.readmit(connection, "nobody"),
+            lambda: devices.change_state(connection, "nobody", "revoke", "", NOW),
+            lambda: devices.change_state(connection, "nobody", "readmit", "", NOW),
             lambda: devices.label(connection, "nobody", ["a"], ""),
             lambda: devices.report(connection, "nobody", [], ""),
-            lambda: certificates.revoke(connection, "ff", "", NOW),
             lambda: enrolment.revoke(connection, 7),
         ):
             with pytest.raises(AbsentError) as refused:
@@ -123,7 +156,8 @@ def test_lists_are_pages_of_what_is_wanted(database: Database) -> None:
         devices.describe(connection, "device-4", profile="lab", accelerators=[], inventory={})
         entry = Running("meter", TARGET, "a" * 64, "int8", "npu", "AVAILABLE", NOW)
         devices.report(connection, "device-5", [entry], "ok")
-        devices.revoke(connection, "device-0", "", NOW)
+        devices.change_state(connection, "device-0", "revoke", "", NOW)
+        devices.change_state(connection, "device-2", "suspend", "", NOW)
 
     def shown(wanted: DeviceSelection, after: str = "", limit_rows: int = 100) -> str:
         with database.read() as connection:
@@ -141,7 +175,10 @@ def test_lists_are_pages_of_what_is_wanted(database: Database) -> None:
     assert shown(DeviceSelection(target=TARGET)) == "5"
     with database.read() as connection:
         counts = devices.counts(connection, DeviceSelection(tags=frozenset({"even"})))
-    assert counts == {EnrolmentState.PRE_REGISTERED: 0, EnrolmentState.ENROLLED: 2, EnrolmentState.REVOKED: 1}
+    state = EnrolmentState
+    assert counts == {state.PRE_REGISTERED: 0, state.ENROLLED: 1, state.SUSPENDED: 1, state.REVOKED: 1}
+    assert shown(DeviceSelection(state=state.SUSPENDED)) == "2"
+    assert shown(DeviceSelection(state=state.ENROLLED)) == "1345"
 
 
 def test_no_page_is_larger_than_the_setting(database: Database) -> None:
@@ -181,12 +218,12 @@ def test_certificates_are_found_revoked_and_forgotten(database: Database) -> Non
     )
     with database.write() as connection:
         certificates.add(connection, old)
+        assert certificates.revoke_all(connection, "camera-1", "renewed", NOW) == 1
         certificates.add(connection, new)
         assert certificates.find(connection, "0b") == new
         assert certificates.find(connection, "0c") is None
-        assert certificates.of_device(connection, "camera-1", SETTINGS) == (new, old)
-        certificates.revoke(connection, "0a", "renewed", NOW)
-        certificates.revoke(connection, "0a", "again", NOW + HOUR)
+        dead = replace(old, revoked=NOW, revoked_because="renewed")
+        assert certificates.of_device(connection, "camera-1", SETTINGS) == (new, dead)
         assert certificates.revoke_all(connection, "camera-1", "stolen", NOW) == 1
         listed = certificates.revoked(connection, NOW - HOUR, SETTINGS)
         assert [(entry.serial, entry.revoked_because) for entry in listed] == [("0a", "renewed"), ("0b", "stolen")]

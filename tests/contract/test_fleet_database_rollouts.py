@@ -301,7 +301,7 @@ def test_one_statement_knows_all_about_a_poll(database: Database) -> None:
     )
     assert poll() == replace(full, asked=True)
     with database.write() as connection:
-        devices.revoke(connection, "camera-1", "", NOW)
+        devices.change_state(connection, "camera-1", "revoke", "", NOW)
         certificates.revoke_all(connection, "camera-1", "", NOW)
         assignments.leap(connection, 10)
     assert poll() == replace(empty, revision=1, asked=True, state=EnrolmentState.REVOKED, certificate_revoked=NOW)

@@ -112,7 +112,7 @@ def test_what_is_undone_leaves_no_entry_and_no_gap(database: Database) -> None:
     def fail() -> None:
         with database.write() as connection:
             audit.append(connection, Deed("anna", "devices.revoke", "nobody"), NOW)
-            devices.revoke(connection, "nobody", "", NOW)
+            devices.change_state(connection, "nobody", "revoke", "", NOW)
 
     with pytest.raises(AbsentError):
         fail()

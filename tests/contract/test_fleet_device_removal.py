@@ -56,7 +56,7 @@ def remove(fleet: RolledFleet, device: str) -> None:
 
 def revoke(fleet: RolledFleet, device: str) -> None:
     with fleet.database.write() as connection:
-        devices.revoke(connection, device, "", fleet.now)
+        devices.change_state(connection, device, "revoke", "", fleet.now)
 
 
 def deed(fleet: RolledFleet, device: str) -> Deed:
@@ -289,8 +289,8 @@ def _check_hidden(fleet: RolledFleet, shown: Iterable[str]) -> None:
         for attempt in (
             lambda: devices.get(connection, "a"),
             lambda: devices.inventory(connection, "a"),
-            lambda: devices.readmit(connection, "a"),
-            lambda: devices.revoke(connection, "a", "", fleet.now),
+            lambda: devices.change_state(connection, "a", "readmit", "", fleet.now),
+            lambda: devices.change_state(connection, "a", "revoke", "", fleet.now),
             lambda: devices.label(connection, "a", [], ""),
             lambda: devices.report_health(connection, "a", "", {}),
         ):
@@ -332,7 +332,7 @@ def test_who_was_let_in_is_revoked_first(fleet: RolledFleet) -> None:
     fleet.enrol(["a"])
     revoke(fleet, "a")
     with fleet.database.write() as connection:
-        devices.readmit(connection, "a")
+        devices.change_state(connection, "a", "readmit", "", fleet.now)
     with pytest.raises(ConflictError, match="revoke it first"):
         remove(fleet, "a")
     revoke(fleet, "a")

@@ -62,7 +62,7 @@ def test_neither_waits_for_the_other_in_a_ring(fleet: RolledFleet, monkeypatch: 
 
         def late(*said: object) -> None:
             with fleet.database.write() as connection:
-                devices.revoke(connection, "a", "", fleet.now)
+                devices.change_state(connection, "a", "revoke", "", fleet.now)
             removing.append(pool.submit(remove, fleet))
             until(lambda: waiting(fleet.database) == 1, "the removal does not wait")
             describe(*said)  # type: ignore[arg-type]

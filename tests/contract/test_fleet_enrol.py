@@ -128,14 +128,14 @@ def test_a_revoked_device_stays_out_until_it_is_readmitted(running) -> None:
     key, now = new_key(), running.clock()
     answer = ask(running, token=enrolment_token(running, "thief-1"), csr=csr(key)).json()
     with running.control.database.write() as connection:
-        devices.revoke(connection, "thief-1", "stolen", now)
+        devices.change_state(connection, "thief-1", "revoke", "stolen", now)
         certificates.revoke_all(connection, "thief-1", "stolen", now)
     assert polls(running, answer, key) == 401
     token = enrolment_token(running, "thief-1")
     refused = ask(running, token=token, csr=csr(key))
     assert (refused.status_code, "readmit" in refused.json()["detail"]) == (409, True)
     with running.control.database.write() as connection:
-        devices.readmit(connection, "thief-1")
+        devices.change_state(connection, "thief-1", "readmit", "", now)
     assert ask(running, token=token, csr=csr(key)).status_code == 200
 
 

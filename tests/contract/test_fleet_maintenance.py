@@ -271,7 +271,7 @@ def test_the_list_follows_what_is_revoked(replica: MaintainedReplica) -> None:
     first = replica.listed
     assert (len(first), first.is_signature_valid(replica.control.authority.key.public_key())) == (0, True)
     with replica.control.database.write() as connection:
-        certificates.revoke(connection, "0a1b", "lost", replica.now)
+        certificates.revoke_all(connection, "camera-1", "lost", replica.now)
     replica.turn(timedelta(minutes=1))
     second = replica.listed
     entry = second.get_revoked_certificate_by_serial_number(0x0A1B)

@@ -59,7 +59,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def revoke(database: Database) -> None:
     with database.write() as connection:
-        certificates.revoke(connection, SERIAL, "stolen", NOW)
+        certificates.revoke_all(connection, "camera-1", "stolen", NOW)
 
 
 def test_what_the_file_lists_stays_listed(held: Database, gate: Gate, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from fleet.controller.database.desired import Desired
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.facts import Aborted, Approved, Paused, Resumed, RollbackRequested, Started
 from fleet.controller.rollouts.spec_form import spec_digest
-from fleet.controller.rollouts.state import Status
+from fleet.controller.rollouts.state import Status, open_offers
 from tests.simulators.rolled_fleet import BEGIN, V1, V2, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
@@ -180,7 +181,7 @@ def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None
     fleet.turn()
     assert fleet.members(rollout, "offered") == devices_
     with fleet.database.write() as connection:
-        devices.revoke(connection, devices_[0], "stolen", fleet.now)
+        devices.change_state(connection, devices_[0], "revoke", "stolen", fleet.now)
     fleet.enrol(["new"], tags=["lobby"])
     fleet.turn(1)
     assert fleet.members(rollout, "offered") == sorted([*devices_[1:], "new"])
@@ -189,6 +190,78 @@ def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None
     fleet.turn(1)
     assert fleet.status(rollout) is Status.FINISHED
     assert fleet.replayed(rollout)
+
+
+def test_a_suspended_device_does_not_count_as_silent(fleet: RolledFleet) -> None:
+    paused, *others = devices_ = fleet.enrol(names(4))
+    rollout = fleet.start(waves=ALL, abort={"min_sample": 1, "max_failed_percent": 10})
+    fleet.turn()
+    _change(fleet, "suspend", [paused])
+    fleet.turn(1)
+    member = fleet.known(rollout).state.members[paused]
+    assert (member.present, member.reason) == (False, "it is suspended")
+    for _ in range(4):  # twice as long as silence_s
+        fleet.attend(1800)
+        fleet.report(rollout, others, "downloading")
+    _change(fleet, "resume", [paused])
+    fleet.attend(1800)
+    assert fleet.members(rollout, "offered") == [paused], "its time began again"
+    assert fleet.known(rollout).state.members[paused].reason == ""
+    fleet.report(rollout, devices_, "committed")
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.FINISHED
+    assert fleet.replayed(rollout)
+
+
+def test_a_rollout_does_not_wait_for_a_suspended_device(fleet: RolledFleet) -> None:
+    paused, *others = fleet.enrol(names(4))
+    rollout = fleet.start(waves=ALL)
+    fleet.turn()
+    _change(fleet, "suspend", [paused])
+    fleet.report(rollout, others, "committed")
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.FINISHED
+    _change(fleet, "resume", [paused])
+    fleet.turn(1)
+    assert fleet.targets([paused]) == {paused: V2}, "its offer holds"
+
+
+def test_an_offer_of_a_suspended_device_is_taken_back_with_the_others(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(3))
+    before = fleet.start(target="acme/meter-reader/1", waves=ALL)
+    fleet.turn()
+    fleet.report(before, devices_, "committed")
+    fleet.turn(1)
+    rollout = fleet.start(waves=ALL)
+    fleet.turn(1)
+    _change(fleet, "suspend", devices_[:1])
+    fleet.turn(1)
+    assert open_offers(fleet.known(rollout).state) == {1: 3}
+    fleet.say(rollout, Aborted("ann"))
+    fleet.turn(1)
+    assert set(fleet.targets(devices_).values()) == {V1}
+    assert open_offers(fleet.known(rollout).state) == {}
+    _change(fleet, "resume", devices_[:1])
+    fleet.turn(1)
+    assert set(fleet.targets(devices_).values()) == {V1}
+    assert fleet.replayed(rollout)
+
+
+def test_a_device_that_waits_is_not_offered_anything_while_it_is_suspended(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(3))
+    _change(fleet, "suspend", devices_[:1])
+    rollout = fleet.start(waves=ALL)
+    fleet.turn()
+    assert fleet.members(rollout, "offered") == devices_[1:]
+    _change(fleet, "resume", devices_[:1])
+    fleet.turn(1)
+    assert fleet.members(rollout, "offered") == devices_
+
+
+def _change(fleet: RolledFleet, operation: str, names_: Sequence[str]) -> None:
+    with fleet.database.write() as connection:
+        for name in names_:
+            devices.change_state(connection, name, operation, "", fleet.now)
 
 
 def test_a_device_that_changes_is_found_though_not_all_are_asked_for_in_a_turn(tmp_path) -> None:

@@ -115,7 +115,15 @@ class Rollouts(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def revoke(self, which: int) -> None:
         with self.fleet.database.write() as connection:
-            devices.revoke(connection, NAMES[which], "lost", self.fleet.now)
+            devices.change_state(connection, NAMES[which], "revoke", "lost", self.fleet.now)
+
+    @rule(which=st.integers(0, 5))
+    def suspend_or_resume(self, which: int) -> None:
+        with self.fleet.database.write() as connection:
+            state = devices.get(connection, NAMES[which]).state
+            for operation in ("suspend", "resume"):
+                if state in devices.TRANSITIONS[operation][0]:
+                    devices.change_state(connection, NAMES[which], operation, "", self.fleet.now)
 
     @rule(which=st.integers(0, 8))
     def come(self, which: int) -> None:
@@ -123,7 +131,7 @@ class Rollouts(RuleBasedStateMachine):
         name = f"d-{which}"
         with self.fleet.database.write() as connection:
             if which < len(NAMES) and devices.get(connection, name).state is devices.EnrolmentState.REVOKED:
-                devices.readmit(connection, name)
+                devices.change_state(connection, name, "readmit", "", self.fleet.now)
         if which >= len(NAMES):
             self.fleet.enrol([name])
 
@@ -172,7 +180,7 @@ class Rollouts(RuleBasedStateMachine):
             for member in known.state.members.values():
                 if known.state.round and member.state not in IN_FLIGHT:
                     continue  # a younger rollout may have taken it
-                if member.present and _has_it(member):
+                if member.belongs and _has_it(member):
                     having[member.device] += 1
                     assert wanted[member.device].rollout == rollout
                     assert wanted[member.device].target == known.spec.target.path

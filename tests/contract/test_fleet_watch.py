@@ -221,7 +221,7 @@ def test_a_device_that_leaves_closes_what_it_opened(database: Database) -> None:
     fleet.look()
     fleet.look(after_s=HOUR + 120)
     with database.write() as connection:
-        devices.revoke(connection, "a", "sold", fleet.now)
+        devices.change_state(connection, "a", "revoke", "sold", fleet.now)
     fleet.look(after_s=60)
     (closed,) = fleet.alerts(AlertState.CLOSED)
     assert closed.evidence["closed_because"] == "the device is not enrolled any more"

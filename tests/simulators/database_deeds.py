@@ -111,7 +111,7 @@ def clear(connection: Connection) -> None:
 
 def revoke(connection: Connection) -> None:
     """Revoke a device."""
-    devices.revoke(connection, "camera-0", "stolen", NOW)
+    devices.change_state(connection, "camera-0", "revoke", "stolen", NOW)
     certificates.revoke_all(connection, "camera-0", "stolen", NOW)
     devices.report(connection, "camera-1", [devices.Running("meter", TARGET, "a", "v", "npu", "s", NOW)], "ok")
     audit.append(connection, Deed("anna", "devices.revoke", "camera-0"), NOW)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.agent import events
-from gateway.domain.policy import Policy, policy_bytes
+from gateway.domain.policy import Policy
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
+from tests.simulators.policy_document import policy_bytes
 
 __all__ = ["device"]
 SLOWLY = {**SETTINGS["probation"], "duration_s": 60.0}

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.agent.settings import InstallerSettings
 from gateway.domain.assignment import SOFTWARE_SLOT, Target
-from gateway.domain.policy import Policy, policy_bytes
+from gateway.domain.policy import Policy
 from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
 from gateway.domain.update import Tried
@@ -20,6 +20,7 @@ from gateway.software.places import CURRENT
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators import software_device as installer
 from tests.simulators.enrolled_device import DEVICE, Device, enrolled_device
+from tests.simulators.policy_document import policy_bytes
 from tests.simulators.software_device import FIRST, running, socket_activated, wheels
 
 pytestmark = pytest.mark.timeout(120)

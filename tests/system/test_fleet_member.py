@@ -140,17 +140,47 @@ def test_all_that_it_told_is_there(device) -> None:
     assert all(one.gaps == () and one.lost == 0 and one.contiguous == one.rows for one in found)
 
 
+def test_a_suspended_device_serves_waits_and_comes_back_by_itself(device, operator) -> None:
+    def rows() -> int:
+        with device.fleet.control.database.read() as connection:
+            return sum(one.rows for one in telemetry.sources(connection, DEVICE))
+
+    assert operator.post(f"/v1/devices/{DEVICE}/suspend", json={"because": "odd answers"}).status_code == 200
+    serving, told = list(device.serving), rows()
+    for _ in range(2):  # a poll learns of it, and the next one knows it already
+        done = device.sync()
+        assert (done.code, done.told["state"]) == (3, "suspended"), done.err
+        assert "the fleet suspended this device; it goes on with what it runs" in done.told["why"]
+    assert device.status["controller"]["problem"] == "", "no enrolment is advised"
+    assert list(device.serving) == serving
+    assert rows() == told
+    refused = device.enrol()
+    assert (refused.code, "is suspended; an operator may resume it" in refused.err) == (2, True), refused.err
+    operator.post(f"/v1/devices/{DEVICE}/resume").raise_for_status()
+    done = device.sync()
+    assert done.told["state"] != "suspended", done.err
+    assert device.status["last_poll"]["reason"] == ""
+    with device.fleet.control.database.read() as connection:
+        found = telemetry.sources(connection, DEVICE)
+        (epoch,) = {one.boot_epoch for one in found if one.stream == "events"}
+        settings = device.fleet.control.database.settings
+        said = telemetry.page(connection, DEVICE, settings, stream="events", boot_epoch=epoch)
+    assert rows() > told
+    assert all(one.gaps == () and one.lost == 0 and one.contiguous == one.rows for one in found)
+    assert "suspended" in [one.row.document.get("reason") for one in said]
+
+
 def test_a_revoked_device_is_out_until_it_is_enrolled_again(device) -> None:
     control, now = device.fleet.control, device.fleet.clock()
     with control.database.write() as connection:
-        devices.revoke(connection, DEVICE, "lost", now)
+        devices.change_state(connection, DEVICE, "revoke", "lost", now)
         certificates.revoke_all(connection, DEVICE, "lost", now)
     assert device.sync().code == 3
     assert "enrol" in str(device.status["last_poll"]) + str(device.status["controller"])
     assert list(device.serving), "what runs serves on"
     assert device.enrol().code != 0
     with control.database.write() as connection:
-        devices.readmit(connection, DEVICE)
+        devices.change_state(connection, DEVICE, "readmit", "", now)
     done = device.enrol()
     assert done.code == 0, done.err
     assert device.sync().code in {0, 3}

@@ -7,10 +7,11 @@ from pathlib import Path
 import httpx
 
 from fleet.controller.access import Role
-from gateway.domain.policy import Policy, policy_bytes
+from gateway.domain.policy import Policy
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device
 from tests.simulators.operator import until
+from tests.simulators.policy_document import policy_bytes
 
 PATH = f"/v1/devices/{DEVICE}"
 WHY = {"because": "the wall is gone"}

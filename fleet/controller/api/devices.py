@@ -1,8 +1,8 @@
-"""`/v1/devices`: devices with their inventory, their slots and their certificates; registration and revocation."""
+"""`/v1/devices`: devices with their inventory, their slots and their certificates; registration; changes of state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -32,12 +32,9 @@ from fleet.controller.api.scope import allow_tags, caller_of, known_device, scop
 from fleet.controller.audit import Deed
 from fleet.controller.control.device_query import selected
 from fleet.controller.database import audit, certificates, desired, devices, enrolment
-from fleet.controller.database.certificates import Certificate
-from fleet.controller.database.desired import Desired
-from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState, Running
+from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.settings import DatabaseSettings
-from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
@@ -102,7 +99,10 @@ class CertificateEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceEntry:
-    """A device. `seen`: time of its last poll, exact to a minute. `serial` "": none is known."""
+    """A device. `seen`: time of its last poll, exact to a minute. `serial` "": none is known.
+
+    `suspended`, `revoked`: since when it is, with the reason; null otherwise.
+    """
 
     id: str
     state: EnrolmentState
@@ -117,6 +117,8 @@ class DeviceEntry:
     seen: str | None
     revoked: str | None
     revoked_because: str
+    suspended: str | None
+    suspended_because: str
     running: list[RunningEntry]
 
 
@@ -219,22 +221,9 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
 def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Refuse the device and its certificates from now on; on other replicas within seconds.
 
-    A second call changes nothing.
+    A second call changes nothing. Revoked certificates are not accepted again: `suspend` is the reversible form.
     """
-    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
-    because = data.because if data else ""
-    with control.database.write() as connection:
-        devices.lock(connection, device)
-        before = known_device(request, connection, identity, device)
-        check_device(request, connection, before)
-        devices.revoke(connection, device, because, now)
-        held = certificates.revoke_all(connection, device, because, now)
-        if before.state is not EnrolmentState.REVOKED or held:
-            details = {"because": because, "certificates": held}
-            audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
-        found = devices.get(connection, device)
-    control.database.after_commit(lambda: control.revocations.refresh(now))
-    return device_entry(found)
+    return _changed(request, device, "revoke", data)
 
 
 @post(
@@ -247,16 +236,59 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
 def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     """Allow a revoked device to enrol again, by its serial or a new token.
 
-    The old certificates stay revoked. 409 if it is not revoked.
+    Its certificates stay revoked. 409 if it is not revoked.
     """
+    return _changed(request, device, "readmit", None)
+
+
+@post(
+    "/v1/devices/{device:str}/suspend",
+    opt={ACTION: Action.DEVICES_SUSPEND, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Suspend a device",
+)
+def suspend_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
+    """Refuse the device until it is resumed; it continues with what it runs, and polls as before.
+
+    Its certificate stays valid, and may be renewed. Rollouts leave the device out. 409 unless it is enrolled; a second
+    call changes nothing.
+    """
+    return _changed(request, device, "suspend", data)
+
+
+@post(
+    "/v1/devices/{device:str}/resume",
+    opt={ACTION: Action.DEVICES_SUSPEND, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Resume a suspended device",
+)
+def resume_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
+    """Accept a suspended device again, from its next poll on. 409 if it is not suspended."""
+    return _changed(request, device, "resume", data)
+
+
+def _changed(request: Call, device: str, operation: str, data: Because | None) -> DeviceEntry:
+    """Change the state of a device, with an entry in the audit log if that changes anything."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    because = data.because if data else ""
     with control.database.write() as connection:
         enrolment.hold(connection)
         devices.lock(connection, device)
         check_device(request, connection, known_device(request, connection, identity, device))
-        devices.readmit(connection, device)
-        audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
-        return device_entry(devices.get(connection, device))
+        changed = devices.change_state(connection, device, operation, because, now)
+        found = devices.get(connection, device)
+        details: dict[str, object] = {"because": because}
+        if found.state is EnrolmentState.REVOKED:
+            details["certificates"] = certificates.revoke_all(connection, device, because, now)
+        if changed or details.get("certificates"):
+            audit.append(connection, Deed(actor(identity), f"devices.{operation}", device, details), now)
+    if operation == "revoke":
+        control.database.after_commit(lambda: control.revocations.refresh(now))
+    if operation == "resume":
+        control.database.after_commit(lambda: control.rollouts.hints.note([device]))
+    return device_entry(found)
 
 
 def check_device(request: Call, connection: Connection, device: Device) -> None:
@@ -266,11 +298,13 @@ def check_device(request: Call, connection: Connection, device: Device) -> None:
 
 
 def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
+    slots = desired.of_device(connection, device.id).slots
+    held = certificates.of_device(connection, device.id, settings)
     return DeviceDetails(
         **_fields(device),
         **plain_fields(device, ("health_details", "machine", "used_twice")),
-        desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
-        certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
+        desired=[DesiredEntry(**plain_fields(one, DesiredEntry.__dataclass_fields__)) for one in slots],
+        certificates=[CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__)) for one in held],
     )
 
 
@@ -289,22 +323,11 @@ def device_entry(device: Device) -> DeviceEntry:
 
 def _fields(device: Device) -> dict[str, Any]:
     names = DeviceEntry.__dataclass_fields__.keys() - {"running"}
-    return {**plain_fields(device, names), "running": _running(device.running)}
-
-
-def _running(running: Iterable[Running]) -> list[RunningEntry]:
-    return [
-        RunningEntry(one.slot, one.target, one.digest, one.variant, one.accelerator, one.state, moment(one.at))
-        for one in sorted(running, key=lambda one: one.slot)
-    ]
-
-
-def _desired(one: Desired) -> DesiredEntry:
-    return DesiredEntry(one.slot, one.target, one.digest, one.rollout, moment(one.at))
-
-
-def _certificate(one: Certificate) -> CertificateEntry:
-    return CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__))
+    fields = RunningEntry.__dataclass_fields__
+    return {
+        **plain_fields(device, names),
+        "running": [RunningEntry(**plain_fields(one, fields)) for one in device.running],
+    }
 
 
 HANDLERS = (
@@ -314,4 +337,6 @@ HANDLERS = (
     register_device,
     revoke_device,
     readmit_device,
+    suspend_device,
+    resume_device,
 )

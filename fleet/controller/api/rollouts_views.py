@@ -13,7 +13,7 @@ from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.schedule import SITE, may_offer, next_opening
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.spec_form import spec_digest, spec_document
-from fleet.controller.rollouts.state import EARLIER, ENDED, NO_WAVE, Member, RolloutState, device_counts
+from fleet.controller.rollouts.state import EARLIER, ENDED, NO_WAVE, Member, RolloutState, device_counts, open_offers
 from fleet.times import moment
 
 ZONES_LIMIT = 50
@@ -47,13 +47,14 @@ class WaveEntry:
     """A wave; 0 is the canary.
 
     `devices`: number of devices in it. `states`: number of devices by state. `approved`: it needs no approval, or has
-    it.
+    it. `may_install`: devices with an offer that they may still install, also silent and suspended ones.
     """
 
     wave: int
     opened: bool
     approved: bool
     devices: int
+    may_install: int
     states: Mapping[str, int]
 
 
@@ -63,9 +64,10 @@ class RolloutView:
 
     `round`: 0, or how often a standing rollout went through its waves before. `served`: devices of earlier rounds by
     state. `wave`: the last that was opened in this round, null before the first. `waiting`: devices that are in no wave
-    yet. `reason`, `evidence`: of the last pause, abort or supersession. `halted`: too many failed. `next_opening`: when
-    a waiting device may be offered something (equal to `created` if it may be now). `ignored`: number of facts without
-    effect, by reason. `spec_digest`: what an approval names.
+    yet. `may_install`: devices that may still install it, also while the rollout is paused: of all waves. `reason`,
+    `evidence`: of the last pause, abort or supersession. `halted`: too many failed. `next_opening`: when a waiting
+    device may be offered something (equal to `created` if it may be now). `ignored`: number of facts without effect, by
+    reason. `spec_digest`: what an approval names.
     """
 
     id: str
@@ -83,6 +85,7 @@ class RolloutView:
     served: Mapping[str, int]
     wave: int | None
     waiting: int
+    may_install: int
     waves: Sequence[WaveEntry]
     halted: bool
     reason: str
@@ -155,13 +158,15 @@ def view(known: RecordedRollout, now: datetime) -> RolloutView:
     """Return a rollout in full."""
     spec, state = known.spec, known.state
     counts, opens = device_counts(state), opening(spec, state, now)
+    offers, numbers = open_offers(state), range(spec.first_wave, spec.last_wave + 1)
     return RolloutView(
         **_summary(known.stored),
         round=state.round,
         served=dict(counts.get(EARLIER, {})),
         wave=None if state.wave == NO_WAVE else state.wave,
         waiting=sum(counts.get(NO_WAVE, {}).values()),
-        waves=[_wave(spec, state, wave, counts.get(wave, {})) for wave in range(spec.first_wave, spec.last_wave + 1)],
+        may_install=sum(offers.values()),
+        waves=[_wave(spec, state, wave, counts.get(wave, {}), offers.get(wave, 0)) for wave in numbers],
         halted=state.halted,
         reason=state.reason,
         evidence=state.evidence,
@@ -228,9 +233,9 @@ def _summary(stored: StoredRollout) -> dict[str, Any]:
     return {**plain, **times, "state": state_name(stored.state), "standing": standing, "facts": stored.sequence}
 
 
-def _wave(spec: Spec, state: RolloutState, wave: int, states: Mapping[str, int]) -> WaveEntry:
+def _wave(spec: Spec, state: RolloutState, wave: int, states: Mapping[str, int], offers: int) -> WaveEntry:
     approved = wave in state.approved_waves or not spec.needs_approval(wave)
-    return WaveEntry(wave, wave <= state.wave, approved, sum(states.values()), dict(states))
+    return WaveEntry(wave, wave <= state.wave, approved, sum(states.values()), offers, dict(states))
 
 
 def _moment(at: datetime) -> str | None:

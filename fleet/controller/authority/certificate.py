@@ -53,11 +53,6 @@ class DeviceCertificate:
         return self.issued + (self.expires - self.issued) * RENEWAL_SHARE
 
 
-def renewal_due(certificate: DeviceCertificate, now: datetime) -> bool:
-    """Return whether it is time to renew the certificate."""
-    return now >= certificate.renewal
-
-
 def device_certificate(certificate: x509.Certificate) -> DeviceCertificate:
     """Read a certificate. Raise NoDeviceError."""
     return DeviceCertificate(

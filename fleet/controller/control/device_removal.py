@@ -97,7 +97,7 @@ def _check_free(connection: Connection, rolling: Rollouts, device: str, slot: st
         rolling.states.keep(known)
         member = known.state.members.get(device)
         served = slot and known.state.served(device)  # a standing rollout does not offer it anything again
-        if member and member.present and not served and known.stored.state in LIVE:
+        if member and member.belongs and not served and known.stored.state in LIVE:
             problem = f"{device!r:.140} is in the rollout {stored.id}, which is {state_name(known.stored.state)}"
             raise ConflictError(f"{problem}; {_remedy(slot)}")
 

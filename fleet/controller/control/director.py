@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 
 from securesystemslib.signer import Signer
 
-from fleet.controller.control.authentication import admitted
+from fleet.controller.control.authentication import admitted, refuse_suspended
 from fleet.controller.control.concurrency_limit import ConcurrencyLimit
 from fleet.controller.control.director_before import by_hand
 from fleet.controller.control.director_published import Publications, PublishedMetadata
@@ -111,13 +111,14 @@ class Director:
         `etag`: the digest that the device has. `nonce`: the device wants a document that repeats it.
 
         Raise RequestError: UNAUTHENTICATED, INVALID for a malformed nonce, UNAVAILABLE if nothing is published or the
-        director's keys are not here, OVERLOADED.
+        director's keys are not here, OVERLOADED; ProblemError for a suspended device.
         """
         if not NONCE.fullmatch(nonce):
             raise RequestError(Fault.INVALID, "a nonce has at most 128 letters, digits, '-' and '_'")
         with self._database.glance() as connection:
-            polled = admitted(connection, serial, now)
+            polled = admitted(connection, serial, now, suspended=True)
         self._seen.note(polled.device, now)
+        refuse_suspended(polled)
         if nonce or not self._stands(polled, self._publications.current(), now):
             return self._anew(polled, now, nonce, etag)
         return self._as_it_was(polled, etag)

@@ -79,7 +79,7 @@ class Enrolling:
         """Issue a certificate for the device.
 
         Raise RequestError: INVALID or TOO_LARGE for the certificate request, UNAUTHENTICATED, ConflictError for a name
-        or serial that is taken or a revoked device, OVERLOADED.
+        or serial that is taken, a revoked or suspended device, OVERLOADED.
         """
         try:
             name, digest = self._requested(asked)
@@ -159,7 +159,7 @@ class Enrolling:
         shown = certificates.find(connection, serial)
         if shown:
             devices.lock(connection, shown.device)
-        device = admitted(connection, serial, now).device
+        device = admitted(connection, serial, now, suspended=True).device
         if shown and shown.key_digest == digest:
             raise RequestError(Fault.INVALID, "a renewed certificate needs another key; create one and try again")
         return device
@@ -188,7 +188,7 @@ def _by_serial(connection: Connection, serial: str, digest: str, since: datetime
     `since`: only certificates issued after it count as a lost answer.
     """
     known = devices.by_serial(connection, serial)
-    if known is None or known.state is EnrolmentState.REVOKED:
+    if known is None or known.state in {EnrolmentState.REVOKED, EnrolmentState.SUSPENDED}:
         raise _unknown_serial()
     if known.state is EnrolmentState.PRE_REGISTERED:
         return EnrolmentDecision(known.id, "serial", known=known)

@@ -73,10 +73,11 @@ def changes(
     """Return which of these devices join and which leave. Only enrolled devices are members of rollouts."""
     here, gone = [], []
     for device in known:
+        member, is_suspended = state.members.get(device.id), device.state is EnrolmentState.SUSPENDED
         if device.state is EnrolmentState.ENROLLED:
             here.append(device_of(device, zones))
-        elif (member := state.members.get(device.id)) and member.present:
-            gone.append(Left(device.id, f"it is {device.state}"))
+        elif member and (member.present or (member.suspended and not is_suspended)):
+            gone.append(Left(device.id, f"it is {device.state}", is_suspended))
     return (*gone, *membership(spec, state, here, claimed, newcomers))
 
 

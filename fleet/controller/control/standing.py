@@ -37,7 +37,7 @@ def newcomers(
         return NO_NEWCOMERS
     members, slot, query = known.state.members, known.spec.slot, parse(known.spec.query)
     younger = [parse(str(other.spec["query"])) for other in live if other.id > known.stored.id]
-    open_to = [one for one in devices if not (known.state.served(one.id) and members[one.id].present)]
+    open_to = [one for one in devices if not (known.state.served(one.id) and members[one.id].belongs)]
     matched = [(one, queried) for one in open_to if matches(query, queried := device_of(one, zones))]
     wanted = desired.of_devices(connection, [device.id for device, _ in matched], slot)
     passed_over, new = set[str](), set[str]()
@@ -47,7 +47,7 @@ def newcomers(
         newer = any(_is_newer(path, known.spec.target.path) for path in paths)
         if newer or not device.health or any(matches(other, queried) for other in younger):
             passed_over.add(device.id)
-        if device.id in members and not members[device.id].present and device.id not in wanted:
+        if device.id in members and not members[device.id].belongs and device.id not in wanted:
             new.add(device.id)
     return Newcomers(passed_over, new)
 

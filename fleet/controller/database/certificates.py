@@ -8,7 +8,6 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.controller.database.errors import AbsentError
 from fleet.controller.database.rows import page_limit
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import certificates, devices
@@ -49,16 +48,6 @@ def of_device(connection: Connection, device: str, settings: DatabaseSettings) -
     statement = sa.select(certificates).where(certificates.c.device == device)
     newest = statement.order_by(certificates.c.issued.desc(), certificates.c.serial)
     return tuple(Certificate(*row) for row in connection.execute(newest.limit(settings.page_limit_rows)))
-
-
-def revoke(connection: Connection, serial: str, because: str, now: datetime) -> None:
-    """Revoke a certificate; it is refused from now on. Raise AbsentError. A second call changes nothing."""
-    mine = certificates.c.serial == serial
-    change = sa.update(certificates).where(mine, certificates.c.revoked.is_(None))
-    if connection.execute(change.values(revoked=now, revoked_because=because)).rowcount == 0 and not find(
-        connection, serial
-    ):
-        raise AbsentError(f"no certificate has the serial {serial!r:.80}")
 
 
 def revoke_all(connection: Connection, device: str, because: str, now: datetime) -> int:

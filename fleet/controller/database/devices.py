@@ -34,11 +34,31 @@ CLOCKS_APART = timedelta(hours=1)
 
 
 class EnrolmentState(enum.StrEnum):
-    """State of a device. PRE_REGISTERED: may enrol by its serial. REVOKED: refused until an operator readmits it."""
+    """State of a device.
+
+    PRE_REGISTERED: may enrol. SUSPENDED: enrolled, and refused until an operator resumes it; its certificate stays
+    valid. REVOKED: its certificates are revoked; it may enrol again once an operator readmits it.
+    """
 
     PRE_REGISTERED = "pre-registered"
     ENROLLED = "enrolled"
+    SUSPENDED = "suspended"
     REVOKED = "revoked"
+
+
+TRANSITIONS: Mapping[str, tuple[frozenset[EnrolmentState], EnrolmentState]] = {
+    "enrol": (frozenset({EnrolmentState.PRE_REGISTERED, EnrolmentState.ENROLLED}), EnrolmentState.ENROLLED),
+    "suspend": (frozenset({EnrolmentState.ENROLLED}), EnrolmentState.SUSPENDED),
+    "resume": (frozenset({EnrolmentState.SUSPENDED}), EnrolmentState.ENROLLED),
+    "revoke": (frozenset(EnrolmentState) - {EnrolmentState.REVOKED}, EnrolmentState.REVOKED),
+    "readmit": (frozenset({EnrolmentState.REVOKED}), EnrolmentState.PRE_REGISTERED),
+}
+"""Permitted states before, and the state after, each operation. A device begins as PRE_REGISTERED or by "enrol"."""
+STATE = sa.type_coerce(
+    sa.case((devices.c.suspended.is_not(None), EnrolmentState.SUSPENDED.value), else_=devices.c.state),
+    devices.c.state.type,
+)
+"""State of a device, in statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,8 @@ class Device:
     enrolled: datetime | None = None
     revoked: datetime | None = None
     revoked_because: str = ""
+    suspended: datetime | None = None
+    suspended_because: str = ""
     seen: datetime | None = None
     running: tuple[Running, ...] = ()
     machine: Json = field(default_factory=dict)
@@ -110,7 +132,8 @@ def register(connection: Connection, device: str, serial: str, now: datetime) ->
 def enrol(connection: Connection, device: str, now: datetime) -> None:
     """Record that a device was enrolled: new, pre-registered, or again after it lost its key.
 
-    The caller has checked its token or serial. Raise ConflictError for a revoked device, RefusedError without an id.
+    The caller has checked its token or serial. Raise ConflictError for a revoked or suspended device, RefusedError
+    without an id.
     """
     if not device:
         raise RefusedError("a device needs an id")
@@ -119,30 +142,32 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
     changed = statement.on_conflict_do_update(
         index_elements=[devices.c.id],
         set_={"state": EnrolmentState.ENROLLED, "enrolled": now, "machine": {}, "used_twice": None},
-        where=devices.c.state != EnrolmentState.REVOKED,
+        where=STATE.in_(TRANSITIONS["enrol"][0]),
     )
     if connection.execute(changed).rowcount != 1:
-        raise ConflictError(f"the device {device!r:.140} is revoked; an operator may readmit it")
+        state = get(connection, device).state
+        word = "resume" if state is EnrolmentState.SUSPENDED else "readmit"
+        raise ConflictError(f"the device {device!r:.140} is {state}; an operator may {word} it")
 
 
-def revoke(connection: Connection, device: str, because: str, now: datetime) -> None:
-    """Mark a device as revoked. The caller revokes its certificates.
+def change_state(connection: Connection, device: str, operation: str, because: str, now: datetime) -> bool:
+    """Carry out an operation of `TRANSITIONS`. Return False if the device was suspended, or revoked, already.
 
-    Raise AbsentError. A second call changes nothing.
+    The caller revokes the certificates of a revoked device. Raise ConflictError in any other state, AbsentError.
     """
-    change = sa.update(devices).where(devices.c.id == device, devices.c.state != EnrolmentState.REVOKED)
-    done = connection.execute(change.values(state=EnrolmentState.REVOKED, revoked=now, revoked_because=because))
-    if done.rowcount == 0:
-        _require(connection, device)
-
-
-def readmit(connection: Connection, device: str) -> None:
-    """Allow a revoked device to enrol again. Raise ConflictError if it is not revoked, AbsentError."""
-    change = sa.update(devices).where(devices.c.id == device, devices.c.state == EnrolmentState.REVOKED, _HERE)
-    done = connection.execute(change.values(state=EnrolmentState.PRE_REGISTERED, revoked=None, revoked_because=""))
-    if done.rowcount == 0:
-        _require(connection, device)
-        raise ConflictError(f"the device {device!r:.140} is not revoked")
+    before, after = TRANSITIONS[operation]
+    is_suspended, is_revoked = after is EnrolmentState.SUSPENDED, after is EnrolmentState.REVOKED
+    values = {"suspended": now if is_suspended else None, "suspended_because": because if is_suspended else ""}
+    values |= {"revoked": now if is_revoked else None, "revoked_because": because if is_revoked else ""}
+    values["state"] = EnrolmentState.ENROLLED if is_suspended else after
+    change = sa.update(devices).where(devices.c.id == device, STATE.in_(before), _HERE)
+    if connection.execute(change.values(**values)).rowcount == 1:
+        return True
+    found = get(connection, device)
+    if found.state is not after or not (is_suspended or is_revoked):
+        problem = f"the device {device!r:.140} is {found.state}"
+        raise ConflictError(f"{problem}; {operation} needs one that is {' or '.join(sorted(before))}")
+    return False
 
 
 def lock(connection: Connection, device: str) -> None:
@@ -279,7 +304,7 @@ def page(
 
 def counts(connection: Connection, wanted: DeviceSelection) -> dict[EnrolmentState, int]:
     """Return how many devices there are, by state."""
-    statement = sa.select(devices.c.state, sa.func.count()).where(*_conditions(wanted)).group_by(devices.c.state)
+    statement = sa.select(STATE, sa.func.count()).where(*_conditions(wanted)).group_by(STATE)
     found = {EnrolmentState(state): int(count) for state, count in connection.execute(statement)}
     return {state: found.get(state, 0) for state in EnrolmentState}
 
@@ -321,8 +346,9 @@ def _new(device: str, state: EnrolmentState, serial: str, now: datetime) -> dict
 
 
 def _conditions(wanted: DeviceSelection) -> list[sa.ColumnElement[bool]]:
-    exact = {"state": wanted.state, "profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
-    found = [_HERE, *(devices.c[name] == value for name, value in exact.items() if value)]
+    exact = {"profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
+    columns = [(STATE, wanted.state), *((devices.c[name], value) for name, value in exact.items())]
+    found = [_HERE, *(column == value for column, value in columns if value)]
     found += [devices.c.id.in_(tagged_ids([tag])) for tag in sorted(wanted.tags)]
     found += chosen(devices.c.id, wanted.scope, None)
     if wanted.target:
@@ -348,7 +374,8 @@ def _read(connection: Connection, statement: sa.Select[Any]) -> tuple[Device, ..
 
 def _device(row: Row[Any], tags: set[str], running: list[Running], seen: datetime | None) -> Device:
     fields = dict(row._mapping)
-    fields |= {"state": EnrolmentState(row.state), "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
+    state = EnrolmentState.SUSPENDED if row.suspended else EnrolmentState(row.state)
+    fields |= {"state": state, "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
     slots = tuple(sorted(running, key=lambda entry: entry.slot))
     return Device(**fields, tags=frozenset(tags), running=slots, seen=seen)
 
@@ -359,11 +386,6 @@ def _fields(entry: Running) -> dict[str, object]:
 
 def _change(connection: Connection, device: str, **values: object) -> None:
     if connection.execute(sa.update(devices).where(devices.c.id == device, _HERE).values(**values)).rowcount == 0:
-        raise _absent(device)
-
-
-def _require(connection: Connection, device: str) -> None:
-    if connection.execute(sa.select(devices.c.id).where(devices.c.id == device, _HERE)).first() is None:
         raise _absent(device)
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.controller.database.assignments import BASE
-from fleet.controller.database.devices import EnrolmentState
+from fleet.controller.database.devices import STATE, EnrolmentState
 from fleet.controller.database.tables import assignments, certificates, desired_revisions, devices, diagnostics, numbers
 
 
@@ -45,9 +45,7 @@ def polled(connection: Connection, serial: str, now: datetime) -> PollingDevice 
         return None
     device, state, until, revoked, base, version, digest, issued, expires, signed, basis, revision, asked = row
     if (version or 0) <= (base or 0):
-        return PollingDevice(
-            device, EnrolmentState(state), until, revoked, 0, "", None, None, 0, revision or 0, "", asked
-        )
+        version, digest, issued, expires, signed, basis = 0, "", None, None, 0, ""
     there = (version, digest, issued, expires, signed, revision or 0, basis)
     return PollingDevice(device, EnrolmentState(state), until, revoked, *there, asked)
 
@@ -60,7 +58,7 @@ _OPEN = sa.exists().where(
 _POLLED = (
     sa.select(
         devices.c.id,
-        devices.c.state,
+        STATE,
         certificates.c.expires,
         certificates.c.revoked,
         sa.select(numbers.c.value).where(numbers.c.name == BASE).scalar_subquery(),

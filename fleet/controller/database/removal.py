@@ -35,8 +35,8 @@ EMPTY: dict[str, object] = {
 
 
 def check(device: Device) -> None:
-    """Raise ConflictError for a device that is enrolled, or that was enrolled and may enrol again."""
-    if device.state is EnrolmentState.ENROLLED or (device.state is EnrolmentState.PRE_REGISTERED and device.enrolled):
+    """Raise ConflictError for a device that is not revoked, unless it was never enrolled."""
+    if device.state is not EnrolmentState.REVOKED and device.enrolled:
         raise _let_in(device)
 
 

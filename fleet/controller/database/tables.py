@@ -59,6 +59,8 @@ devices = Table(
     Column("removed", Moment),  # the device is removed; the row keeps what must outlive it (`removal.py`)
     Column("machine", JsonColumn(TAGS_BYTES), nullable=False, server_default="{}"),  # `control/identity_use.py`
     Column("used_twice", Moment, index=True),
+    Column("suspended", Moment),  # set only while `state` is enrolled: `devices.STATE` reads both
+    Column("suspended_because", Words(REASON_BYTES), nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
 )
 device_tags = Table(

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.controller.database.devices import EnrolmentState
+from fleet.controller.database.devices import STATE, EnrolmentState
 from fleet.controller.database.rows import Json, chunks
 from fleet.controller.database.tables import certificates, device_running, device_seen, devices, facts, rollouts
 
@@ -60,7 +60,7 @@ def running_by_slot(connection: Connection) -> dict[tuple[str, str], int]:
     """Return how many enrolled devices report each release, by slot and path of the release."""
     columns = (device_running.c.slot, device_running.c.target)
     mine = sa.select(*columns, sa.func.count()).join(devices, devices.c.id == device_running.c.device)
-    wanted = mine.where(devices.c.state == EnrolmentState.ENROLLED, device_running.c.target != "").group_by(*columns)
+    wanted = mine.where(STATE == EnrolmentState.ENROLLED, device_running.c.target != "").group_by(*columns)
     return {(slot, target): count for slot, target, count in connection.execute(wanted)}
 
 
@@ -68,7 +68,7 @@ def enrolled(connection: Connection, named: Iterable[str]) -> set[str]:
     """Return which of these devices are enrolled."""
     found: set[str] = set()
     for ids in chunks(named):
-        mine = sa.select(devices.c.id).where(devices.c.id.in_(ids), devices.c.state == EnrolmentState.ENROLLED)
+        mine = sa.select(devices.c.id).where(devices.c.id.in_(ids), STATE == EnrolmentState.ENROLLED)
         found |= set(connection.execute(mine).scalars())
     return found
 
@@ -121,13 +121,13 @@ _seen_at = sa.type_coerce(
 _last_seen: sa.Select[Any] = (
     sa.select(devices.c.id, _seen_at)
     .join_from(devices, device_seen, isouter=True)
-    .where(devices.c.state == EnrolmentState.ENROLLED)
+    .where(STATE == EnrolmentState.ENROLLED)
 )
 _expires = sa.type_coerce(sa.func.max(certificates.c.expires), certificates.c.expires.type)
 _newest: sa.Select[Any] = (
     sa.select(certificates.c.device, _expires)
     .join_from(certificates, devices)
-    .where(devices.c.state == EnrolmentState.ENROLLED, certificates.c.revoked.is_(None))
+    .where(STATE == EnrolmentState.ENROLLED, certificates.c.revoked.is_(None))
     .group_by(certificates.c.device)
 )
 

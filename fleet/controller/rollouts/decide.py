@@ -14,7 +14,7 @@ from fleet.controller.rollouts.decisions import Abort, Decision, Finish, Offer, 
 from fleet.controller.rollouts.fold import apply
 from fleet.controller.rollouts.schedule import may_offer
 from fleet.controller.rollouts.spec import Rollback, Spec, wave_name
-from fleet.controller.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, RolloutState, Status
+from fleet.controller.rollouts.state import NO_WAVE, OPEN_OFFER, DeviceState, Member, RolloutState, Status
 from fleet.controller.rollouts.survey import MemberSurvey
 from fleet.controller.rollouts.timeouts import silences
 
@@ -80,16 +80,15 @@ def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
     """
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
-        concerned = member.round == state.round and member.attempt and member.present and not member.returned
+        concerned = member.round == state.round and member.attempt and member.belongs and not member.returned
         if concerned and (all_of_them or member.state is not DeviceState.COMMITTED):
             yield RollBack(member.device)
 
 
 def _withdrawals(state: RolloutState) -> Sequence[RollBack]:
     """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
-    stopped = IN_FLIGHT | {DeviceState.SILENT}
-    mine = (member for member in state.members.values() if member.round == state.round and member.present)
-    return tuple(RollBack(member.device) for member in mine if member.state in stopped)
+    mine = (member for member in state.members.values() if member.round == state.round and member.belongs)
+    return tuple(RollBack(member.device) for member in mine if member.state in OPEN_OFFER)
 
 
 def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Decision]:

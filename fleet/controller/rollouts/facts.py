@@ -84,10 +84,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The device left the rollout: the query ceased to match before its first offer, or the device was removed."""
+    """The device left the rollout: the query ceased to match before its first offer, or the device was removed.
+
+    `suspended`: it returns once an operator resumes it.
+    """
 
     device: str
     reason: str = ""
+    suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,11 +114,6 @@ def read_event(document: Mapping[str, Any], where: str = "the event") -> Event:
     return event
 
 
-def read_decision(document: Mapping[str, Any], where: str = "the decision") -> Decision:
-    """Read the result of `decision_document`. Raise ConfigurationError that names the key."""
-    return _read_decision(Table(dict(document), file=where), document)
-
-
 def fact_document(fact: Fact) -> dict[str, Any]:
     """Return a fact as plain values for JSON."""
     return {"seq": fact.seq, "at": _written(fact.at), "event": event_document(fact.event)}
@@ -228,6 +223,7 @@ _READERS: Mapping[str, Callable[[Table, str], object]] = {
     "accelerators": _names,
     "state": lambda table, key: table.text(key, among=REPORTED_STATES),
     "halt": lambda table, key: table.flag(key),
+    "suspended": lambda table, key: table.flag(key, default=False),
     "wave": _number,
     "attempt": _number,
 }

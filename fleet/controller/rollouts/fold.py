@@ -215,18 +215,24 @@ class _Folding:
         if late or self._state.status in ENDED:
             return self._ignore("joined after the end" if not late else "joined after the start")
         member = known or Member(event.device, rank_of(self._state.rollout, event.device))
-        changes: dict[str, Any] = {}
-        if known is None or not known.present:
+        changes: dict[str, Any] = {"stratum": stratum_of(event.accelerators), "zone": event.zone}
+        if not member.belongs or (member.state is DeviceState.PENDING and not member.present) or known is None:
             changes["round"] = self._state.round + (self._state.round > 0 and self._state.wave != NO_WAVE)
-        if self._state.round and known and not known.present:  # another device of this name: served as a new one
+        if self._state.round and not member.belongs:  # another device of this name: served as a new one
             changes |= {"state": DeviceState.PENDING, "wave": NO_WAVE, "failures": 0}
-        return self._put(member, stratum=stratum_of(event.accelerators), zone=event.zone, present=True, **changes)
+        if member.suspended and not member.failing:
+            changes["reason"] = ""
+        if member.suspended and member.state in IN_FLIGHT:
+            changes |= self._begun()
+        return self._put(member, present=True, suspended=False, **changes)
 
     def left(self, event: Left) -> None:
         member = self._members.get(event.device)
-        if member is None or not member.present:
+        if member is None or not member.belongs:
             return self._ignore("left without being there")
-        return self._put(member, present=False, reason=event.reason or member.reason)
+        keeps_reason = not event.reason or (event.suspended and member.failing)
+        reason = member.reason if keeps_reason else event.reason
+        return self._put(member, present=False, suspended=event.suspended, reason=reason)
 
     def offered(self, decision: Offer) -> None:
         member = self._members.get(decision.device)
@@ -301,8 +307,11 @@ class _Folding:
         self._put(member, state=state, failures=failures, verdict_at=self._at, verdict_seq=self._seq, reason=reason)
 
     def _offer(self, member: Member, decision: Offer | Retry) -> None:
-        fresh = {"offered_at": self._at, "heard_at": self._at, "held": False, "held_for": timedelta()}
-        self._put(member, state=DeviceState.OFFERED, wave=decision.wave, attempt=decision.attempt, **fresh)
+        self._put(member, state=DeviceState.OFFERED, wave=decision.wave, attempt=decision.attempt, **self._begun())
+
+    def _begun(self) -> dict[str, Any]:
+        """Return the times of a device that begins, or goes on, to work on its offer now."""
+        return {"offered_at": self._at, "heard_at": self._at, "held": False, "held_for": timedelta()}
 
     # ---- bookkeeping
 

@@ -39,8 +39,8 @@ def membership(
 
     `devices` are the whole fleet, or only those with new facts. A device that has no offer yet leaves when the query
     ceases to match. Afterwards it stays, because the rollout changed what it runs. `claimed`: devices to which another
-    rollout has offered something for the same slot. The caller records `Left` for devices that were removed from the
-    fleet.
+    rollout has offered something for the same slot. The caller records `Left` for devices that are suspended, or were
+    removed from the fleet.
     """
     if state.status in ENDED:
         return ()
@@ -55,11 +55,12 @@ def _change(spec: Spec, state: RolloutState, device: QueriedDevice, reason: str,
     """Return the change of one device. `reason`: the rollout cannot have it, and why."""
     member = state.members.get(device.id)
     begun = member is not None and member.state is not DeviceState.PENDING and not new
-    if begun and (state.served(device.id) or not (member and member.present)):
-        return None  # it has the release, or it had an offer and left: this rollout no longer decides what it runs
-    reason = reason or ("" if begun or matches(parse(spec.query), device) else NO_MATCH)
+    served = begun and state.served(device.id)
+    if (begun and not (member and member.belongs)) or (served and member and member.present):
+        return None  # it had an offer and left, or it has the release: this rollout no longer decides what it runs
+    reason = "" if served else reason or ("" if begun or matches(parse(spec.query), device) else NO_MATCH)
     if reason:
-        leaves = member and member.present and not (begun and reason == PASSED_OVER)
+        leaves = member and member.belongs and not (begun and reason == PASSED_OVER)
         return Left(device.id, reason) if leaves else None
     if member is None and state.wave != NO_WAVE and not spec.dynamic:
         return None

@@ -51,6 +51,8 @@ class DeviceState(enum.Enum):
 
 IN_FLIGHT = frozenset({DeviceState.OFFERED, DeviceState.DOWNLOADING, DeviceState.PROBATION})
 """States of a device with an offer that has neither reported its end nor been silent for too long."""
+OPEN_OFFER = IN_FLIGHT | {DeviceState.SILENT}
+"""States of a device that may still install what it was offered."""
 GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 
 
@@ -58,11 +60,11 @@ GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 class Member:
     """A device in a rollout.
 
-    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `round`: the
-    one in which it is offered the release. `attempt` counts offers, `failures` those that failed. `verdict_seq`: the
-    fact by which it committed or failed, 0 before. `returned`: it was rolled back after an abort. `held`: by its last
-    report, its policy does not let it begin yet. `held_for`: how long that lasted up to `heard_at`. Times exclude what
-    `timeouts` gives back.
+    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `suspended`:
+    it left until an operator resumes it. `round`: the one in which it is offered the release. `attempt` counts offers,
+    `failures` those that failed. `verdict_seq`: the fact by which it committed or failed, 0 before. `returned`: it was
+    rolled back after an abort. `held`: by its last report, its policy does not let it begin yet. `held_for`: how long
+    that lasted up to `heard_at`. Times exclude what `timeouts` gives back.
     """
 
     device: str
@@ -70,6 +72,7 @@ class Member:
     stratum: str = CPU_ONLY
     zone: str = ""
     present: bool = True
+    suspended: bool = False
     round: int = 0
     state: DeviceState = DeviceState.PENDING
     wave: int = NO_WAVE
@@ -83,6 +86,11 @@ class Member:
     returned: bool = False
     held: bool = False
     held_for: timedelta = timedelta()
+
+    @property
+    def belongs(self) -> bool:
+        """Return whether this rollout decides what it runs: it is in the rollout, or suspended."""
+        return self.present or self.suspended
 
     @property
     def waiting(self) -> bool:
@@ -147,6 +155,12 @@ def rank_of(rollout: str, device: str) -> int:
 def stratum_of(accelerators: Iterable[str]) -> str:
     """Return the name of a set of accelerators. Devices with the same set are equivalent for a release."""
     return "+".join(sorted(set(accelerators))) or CPU_ONLY
+
+
+def open_offers(state: RolloutState) -> Mapping[int, int]:
+    """Count by wave (as `device_counts`) the devices that may still install it, as nothing takes their offer back."""
+    found = (member for member in state.members.values() if member.belongs and member.state in OPEN_OFFER)
+    return Counter(EARLIER if member.round < state.round else member.wave for member in found)
 
 
 def device_counts(state: RolloutState) -> Mapping[int, Mapping[str, int]]:

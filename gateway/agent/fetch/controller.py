@@ -61,7 +61,11 @@ class ControllerClient:
             return document
         said = plain((document or {}).get("detail") or f"HTTP status {status}")
         raise FetchError(
-            f"{where} answered {status}: {said}", status=status, final=status < 500, retry_after_s=retry_after_s
+            f"{where} answered {status}: {said}",
+            status=status,
+            final=status < 500,
+            retry_after_s=retry_after_s,
+            kind=str((document or {}).get("type", "")),
         )
 
     def _exchange(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, float, bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.agent.report.hardware import hardware
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.policy import read_holds
-from gateway.agent.state.polled import OUT_OF_REACH, POLLED, WAITING
+from gateway.agent.state.polled import OUT_OF_REACH, POLLED, SUSPENDED, WAITING
 from gateway.agent.state.slot_state import FACTS, SlotState, read_state
 from gateway.agent.state.storage import Storage
 from gateway.domain.activation import Activation
@@ -126,13 +126,15 @@ def document(standing: StatusInput) -> dict[str, Any]:
 
 def judged(standing: StatusInput) -> tuple[str, str]:
     """Return the state in one word, and the reason in a sentence."""
+    reason, problem = standing.polled.get("reason", ""), standing.polled.get("problem", "")
+    if reason == SUSPENDED:
+        return SUSPENDED, problem
     if standing.waiting:
-        slot, problem = next(iter(standing.waiting.items()))
-        return WAITS, f"the update of {slot} cannot continue: {problem}"
+        slot, why = next(iter(standing.waiting.items()))
+        return WAITS, f"the update of {slot} cannot continue: {why}"
     if standing.updates:
         update = standing.updates[0]
         return UPDATING, f"{update.slot} is being updated to {update.activation.version}: {update.step.value}"
-    reason, problem = standing.polled.get("reason", ""), standing.polled.get("problem", "")
     if problem:
         return (UNREACHABLE if reason in OUT_OF_REACH else REFUSED), problem
     if standing.accepted is None:

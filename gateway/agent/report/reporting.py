@@ -28,6 +28,7 @@ from gateway.agent.report.sending import send
 from gateway.agent.report.telemetry import MARKS, Document, ReportInput, digest, event, observe, telling
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.policy import present
+from gateway.agent.state.polled import SUSPENDED, SUSPENDED_KIND
 from gateway.agent.state.storage import Storage, opened_for_reading
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import longest_pause_s
@@ -160,23 +161,23 @@ class _Report:
         limit_bytes = self._config.spool.record_limit_bytes
         told = telling(observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes)
         spool.append(told.records, self._now, told.marks)
-        return self._exchange(observed) if self._is_due(RETRY) else ""
+        return self._exchange(observed, standing.polled.get("reason") == SUSPENDED) if self._is_due(RETRY) else ""
 
-    def _exchange(self, observed: ReportInput) -> str:
-        """Renew, send and diagnose.
+    def _exchange(self, observed: ReportInput, suspended: bool) -> str:
+        """Renew, send and diagnose; a suspended device only renews, and its records wait.
 
         A step that fails does not prevent the next ones while the controller answers and accepts this device.
         """
-        steps: list[Callable[[], None]] = [
-            self._renew,
-            partial(self._tell, observed.inventory),
-            partial(self._diagnose, observed),
-        ]
+        steps: list[Callable[[], None]] = [self._renew]
+        if not suspended:
+            steps += [partial(self._tell, observed.inventory), partial(self._diagnose, observed)]
         failed: list[FetchError] = []
         for step in steps:
             try:
                 step()
             except FetchError as error:
+                if error.kind == SUSPENDED_KIND:  # since the last poll; the next one finds it
+                    break
                 failed.append(error)
                 if not error.status or error.status in UNWELCOME:
                     break

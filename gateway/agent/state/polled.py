@@ -12,10 +12,15 @@ POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
 OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
 """Reasons that say nothing about the assignment: the same poll may succeed later."""
 
+SUSPENDED = "suspended"
+"""Reason: an operator suspended this device. That is no failure: it polls on at its usual interval."""
+SUSPENDED_KIND = "/problems/device-suspended"
+"""Type of the controller's refusals for that reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, "daemon-refuses" or ""."""
+    """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, SUSPENDED, "daemon-refuses" or ""."""
 
     assignment: Assignment | None
     reason: str = ""

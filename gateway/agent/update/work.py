@@ -19,7 +19,7 @@ from gateway.agent.fetch.folder import FolderSource, open_source
 from gateway.agent.signals import Alarm
 from gateway.agent.state.identity import read_identity
 from gateway.agent.state.policy import Pacing, present, unlisted
-from gateway.agent.state.polled import POLLED, PROFILE, WAITING, PollResult
+from gateway.agent.state.polled import POLLED, PROFILE, SUSPENDED, SUSPENDED_KIND, WAITING, PollResult
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.committing import commit, tell, untold
 from gateway.agent.update.installer import Installer
@@ -98,7 +98,9 @@ class Agent:
             clocks=self._clocks,
         )
         polled = self._ask(poll, retry=retry, thorough=thorough)
-        if polled.problem:
+        if polled.reason == SUSPENDED:
+            self._log.info(events.DEVICE_SUSPENDED)
+        elif polled.problem:
             self._log.warning(events.POLL_FAILED, reason=polled.reason, problem=polled.problem)
         elif polled.assignment:
             self._log.info(events.POLL_COMPLETED, assignment=polled.assignment.version)
@@ -181,6 +183,9 @@ class Agent:
                 forget_attestation(self._storage.journal)
             return PollResult(None, error.reason.value, str(error))
         except FetchError as error:
+            if error.kind == SUSPENDED_KIND:
+                problem = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
+                return PollResult(None, SUSPENDED, problem)
             return PollResult(None, "unreachable", str(error), error.retry_after_s)
         except UnreachableError as error:
             return PollResult(None, "daemon", str(error))

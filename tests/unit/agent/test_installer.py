@@ -19,7 +19,7 @@ from gateway.agent.state.identity import bootstrap, read_identity
 from gateway.agent.state.storage import Storage, opened
 from gateway.agent.update import work
 from gateway.domain.errors import UnreachableError
-from gateway.domain.policy import Policy, policy_bytes
+from gateway.domain.policy import Policy
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.update import Step
 from gateway.observe.logs import configure_logging
@@ -28,6 +28,7 @@ from gateway.store.settings import JournalSettings, StoreSettings
 from gateway.transfer.source import FetchError
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(

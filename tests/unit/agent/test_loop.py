@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from fleet.problem_types import DEVICE_SUSPENDED
 from gateway.agent.config import AgentConfig
 from gateway.agent.cycle import run_cycle
 from gateway.agent.loop import FAILED
 from gateway.agent.settings import AgentSettings
 from gateway.agent.state.identity import DeviceIdentity, bootstrap
+from gateway.agent.state.polled import POLLED
 from gateway.agent.state.storage import opened
 from gateway.agent.update import work
 from gateway.domain.probation import ProbationSettings
@@ -79,6 +82,17 @@ def test_failures_in_a_row_are_asked_after_at_growing_distances(server: FleetSer
     server.ill = {"": lambda exchange: None}
     pauses = [take_turn(tmp_path / "store", failures)[0] for failures in (0, 1, 2, 9)]
     assert [round(pause / 10) * 10 for pause in pauses] == [60, 120, 240, 900]
+
+
+def test_a_suspended_device_polls_at_the_interval_of_its_fleet(server: FleetServer, tmp_path: Path) -> None:
+    body = json.dumps({"type": DEVICE_SUSPENDED.uri, "status": 403}).encode()
+    refusal = answer("403 Forbidden", "Content-Type: application/problem+json", body=body)
+    server.ill = {"assignments/": refusal}
+    for failures in (0, 5):
+        pause_s, failed = take_turn(tmp_path / "store", failures)
+        assert (round(pause_s / 10) * 10, failed) == (CONFIG.agent.poll_s, False)
+    with opened(tmp_path / "store", CONFIG) as storage:
+        assert json.loads(storage.journal.fact(POLLED) or "")["reason"] == "suspended"
 
 
 def test_no_server_sends_a_device_to_sleep_for_years(server: FleetServer, tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from gateway.agent.state.identity import bootstrap, read_identity
 from gateway.agent.state.policy import HELD, SIGHTS, hold
 from gateway.agent.state.storage import Storage, opened
 from gateway.agent.update import work
-from gateway.domain.policy import Blackout, Policy, earliest, policy_bytes
+from gateway.domain.policy import Blackout, Policy, earliest
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT, PATH = "door-1", "meter", "policy/night.json"
 CONFIG = AgentConfig(

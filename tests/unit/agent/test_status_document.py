@@ -22,6 +22,7 @@ from gateway.agent.report.report import (
     document,
 )
 from gateway.agent.state.identity import DeviceIdentity
+from gateway.agent.state.polled import SUSPENDED
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step
@@ -69,5 +70,5 @@ def documented() -> set[str]:
 
 
 def test_every_key_and_state_is_documented_and_no_other() -> None:
-    states = {BEHIND, HELD, IN_STEP, NEW, REFUSED, UNASSIGNED, UNREACHABLE, UPDATING, WAITS}
+    states = {BEHIND, HELD, IN_STEP, NEW, REFUSED, SUSPENDED, UNASSIGNED, UNREACHABLE, UPDATING, WAITS}
     assert documented() == set(keys(document(FULL))) | states

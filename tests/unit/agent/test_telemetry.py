@@ -23,12 +23,13 @@ from gateway.agent.state.policy import present
 from gateway.agent.state.storage import opened, opened_for_reading
 from gateway.agent.update import work
 from gateway.domain.errors import UnreachableError
-from gateway.domain.policy import Policy, policy_bytes
+from gateway.domain.policy import Policy
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
 from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Answer, Call
+from tests.simulators.policy_document import policy_bytes
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from gateway.domain.policy import (
     Policy,
     blocked,
     earliest,
-    policy_bytes,
     read_policy,
     share_hour,
 )
+from tests.simulators.policy_document import policy_bytes
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.policy import Policy, permitted_settings, policy_bytes, read_policy
+from gateway.domain.policy import Policy, permitted_settings, read_policy
 from gateway.domain.release_paths import fits_slot, parse_path, parse_written, reserved_slot
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES, SettingsRelease, read_settings_release, settings_bytes
+from tests.simulators.policy_document import policy_bytes
 
 RELEASE = SettingsRelease("berlin", "3", "2", datetime(2026, 11, 25, tzinfo=UTC), "[limits]\nforms = 9\n")
 

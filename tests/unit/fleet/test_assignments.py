@@ -19,7 +19,8 @@ from fleet.publisher.assignments import (
 from fleet.publisher.settings import FleetSettings
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
-from gateway.trust.assignment_form import assignment_metadata, sign_assignment
+from gateway.trust.assignment_form import assignment_metadata
+from tests.simulators.assignment_document import sign_assignment
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 NOW = datetime(2026, 11, 21, 9, 30, 15, tzinfo=UTC)

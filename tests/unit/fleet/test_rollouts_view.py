@@ -17,7 +17,14 @@ from tests.simulators.scripted_server import TOKEN, good, scripted
 
 
 def wave(number: int, devices: int = 0, *, opened: bool = True, approved: bool = True, **states: int) -> dict[str, Any]:
-    return {"wave": number, "opened": opened, "approved": approved, "devices": devices, "states": states}
+    return {
+        "wave": number,
+        "opened": opened,
+        "approved": approved,
+        "devices": devices,
+        "may_install": 0,
+        "states": states,
+    }
 
 
 def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -30,6 +37,7 @@ def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "served": {},
         "wave": max((one["wave"] for one in waves if one["opened"]), default=None),
         "waiting": 0,
+        "may_install": 0,
         "waves": list(waves),
         "halted": False,
         "reason": "",
@@ -124,6 +132,8 @@ def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
         ({"state": "approved"}, "approved: edge-fleet rollouts start r1"),
         ({"state": "paused", "reason": "3 of 4 failed", "halted": True}, "halted: 3 of 4 failed"),
         ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
+        ({"state": "paused", "may_install": 3}, "3 devices may still install it: an offer was made before the pause"),
+        ({"state": "paused", "may_install": 1}, "1 device may still install it"),
         ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
         ({"state": "aborted"}, "edge-fleet rollouts rollback r1"),
         ({"state": "standing"}, "end that: edge-fleet rollouts abort r1"),

@@ -91,6 +91,22 @@ def test_4xx_is_final(status: str) -> None:
     assert ("say who you are" in str(error)) == status.startswith("401")
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"type": "/problems/denied", "title": "x"}', "/problems/denied"),
+        (b'{"title": "x"}', ""),
+        (b'{"type": "/prob', ""),
+        (b"[" * 20_000, ""),
+        (b"7", ""),
+        (b"", ""),
+    ],
+)
+def test_a_refusal_has_the_type_of_its_problem_document(body: bytes, kind: str) -> None:
+    error, _ = refused(answer("403 No", body=body))
+    assert (error.status, error.kind) == (403, kind)
+
+
 def test_a_status_that_the_caller_lists_is_tried_again() -> None:
     with asking(answer("425 Too Early"), serve(b"content")) as (source, server):
         assert source.read("file", LIMIT).content == b"content"

@@ -13,10 +13,11 @@ from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Targets, Time
 
 from gateway.domain.assignment import Assignment, Target
 from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
-from gateway.trust.assignment_form import assignment_metadata, sign_assignment
+from gateway.trust.assignment_form import assignment_metadata
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
 from gateway.trust.settings import TrustSettings
+from tests.simulators.assignment_document import sign_assignment
 from tests.simulators.fleet_repository import new_key
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)

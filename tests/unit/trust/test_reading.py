@@ -19,13 +19,13 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, release_bytes
 from gateway.trust.assignment import DIRECTOR, verify_assignment
-from gateway.trust.assignment_form import sign_assignment
 from gateway.trust.chain import verify_activation
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import keys_of
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS
 from gateway.trust.targets import check_offer, check_target, floor_of
+from tests.simulators.assignment_document import sign_assignment
 from tests.simulators.fleet_repository import new_key
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)

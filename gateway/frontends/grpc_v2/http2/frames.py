@@ -24,8 +24,6 @@ LARGEST_FRAME_SIZE = 2**24 - 1
 LARGEST_WINDOW = 2**31 - 1
 LARGEST_STREAM = 2**31 - 1
 PRIORITY_BYTES = 5
-SETTING_BYTES = 6
-PING_BYTES = 8
 STOPPING = "the gateway is stopping"
 """Text of a GOAWAY without an error."""
 

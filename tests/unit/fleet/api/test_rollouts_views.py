@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from fleet.controller.api.rollouts_views import opening, view
 from fleet.controller.control.rollouts_record import RecordedRollout
 from fleet.controller.database.rollouts import StoredRollout
-from fleet.controller.rollouts.facts import Aborted, Joined, WaveApproved
+from fleet.controller.rollouts.facts import Aborted, Joined, Left, Paused, WaveApproved
 from fleet.controller.rollouts.spec_form import spec_digest
 from tests.simulators.rollouts import MONDAY, Record, offered, spec_of
 
@@ -35,6 +35,19 @@ def test_waves_and_who_waits():
     assert shown.spec_digest == spec_digest(record.spec)
     record.add(WaveApproved(2, "ann"))
     assert view(known(record), MONDAY).waves[1].approved
+
+
+def test_a_paused_rollout_says_how_many_devices_may_still_install():
+    record = Record(spec_of(waves=[{"percent": 50}, {"percent": 100}])).start(8)
+    first, second, third, fourth = offered(record.tick())
+    record.report(first, "committed")
+    record.report(second, "downloading")
+    record.add(Left(third, "it is suspended", suspended=True), Left(fourth, "it is revoked"), Paused("ann"))
+    shown = view(known(record, "paused"), MONDAY)
+    assert (shown.may_install, [wave.may_install for wave in shown.waves]) == (2, [2, 0])
+    assert shown.waves[0].states == {"committed": 1, "downloading": 1}
+    record.report(second, "rolled_back")
+    assert view(known(record, "paused"), MONDAY).may_install == 1
 
 
 def test_what_waits_for_its_devices_is_aborted_for_people():

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.controller.authority.ca import Authority, new_authority
-from fleet.controller.authority.certificate import device_certificate, renewal_due
+from fleet.controller.authority.certificate import device_certificate
 from fleet.controller.authority.request import requested_key
 from fleet.controller.authority.settings import AuthoritySettings
 from fleet.controller.authority.verify import verified
@@ -95,8 +95,7 @@ def test_it_holds_90_days_and_is_due_at_two_thirds(authority: Authority, now) ->
     signed = authority.sign_csr(request(), "camera-7", now)
     assert signed.expires == now + timedelta(days=90)
     assert now - timedelta(minutes=5) == signed.issued
-    assert not renewal_due(signed, now + timedelta(days=59))
-    assert renewal_due(signed, now + timedelta(days=60))
+    assert now + timedelta(days=59) < signed.renewal <= now + timedelta(days=60)
     assert authority.sign_csr(request(), "camera-7", now, 1).expires == now + timedelta(days=1)
 
 

@@ -38,7 +38,6 @@ from fleet.controller.rollouts.facts_form import (
     event_document,
     fact_document,
     kind_of,
-    read_decision,
     read_event,
     read_fact,
 )
@@ -94,7 +93,7 @@ def test_what_is_written_reads_back(fact):
     assert read_fact(json.loads(json.dumps(fact_document(fact)))) == fact
     assert read_event(event_document(fact.event)) == fact.event
     if isinstance(fact.event, Decided):
-        assert read_decision(decision_document(fact.event.decision)) == fact.event.decision
+        assert decision_document(fact.event.decision).items() <= event_document(fact.event).items()
 
 
 @given(events)

@@ -27,6 +27,7 @@ from fleet.controller.rollouts.facts import (
     Unattended,
     WaveApproved,
 )
+from fleet.controller.rollouts.facts_form import read_event
 from fleet.controller.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import DeviceState, RolloutState, Status
@@ -182,6 +183,18 @@ def test_leaving_twice_or_without_being_there_is_counted():
     record.add(Left("d-0", "scrapped"), Left("d-0"), Left("d-9"))
     assert record.state.ignored == {"left without being there": 2}
     assert (record.member("d-0").present, record.member("d-0").reason) == (False, "scrapped")
+
+
+def test_a_suspended_device_that_is_then_revoked_does_not_return():
+    record = running(1)
+    record.add(Left("d-0", "it is suspended", suspended=True))
+    assert (record.member("d-0").present, record.member("d-0").belongs) == (False, True)
+    record.add(Left("d-0", "it is revoked"))
+    assert (record.member("d-0").belongs, record.member("d-0").reason) == (False, "it is revoked")
+
+
+def test_a_fact_without_the_word_of_suspension_is_read():
+    assert read_event({"kind": "left", "device": "d-0", "reason": ""}) == Left("d-0")
 
 
 # ---- what devices say

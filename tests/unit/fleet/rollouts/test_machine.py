@@ -253,18 +253,24 @@ class RolloutMachine(RuleBasedStateMachine):
         self.record.add(*self.newcomers(number))
 
     @precondition(lambda self: self.joined)
-    @rule(data=st.data())
-    def some_leave_or_return(self, data) -> None:
+    @rule(data=st.data(), suspended=st.booleans())
+    def some_leave_or_return(self, data, suspended) -> None:
         chosen = data.draw(st.lists(st.integers(0, self.joined - 1), max_size=5))
+        left = "it is suspended" if suspended else "it is revoked"
         returned = {f"d-{n}" for n in chosen if n % 2 == 0 and self.left(f"d-{n}")}
-        self.record.add(*(Left(f"d-{n}") if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4]) for n in chosen))
+        self.record.add(
+            *(
+                Left(f"d-{n}", left, suspended) if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4])
+                for n in chosen
+            )
+        )
         if self.record.state.round and self.end is None:  # a new device under that name
             self.offers -= returned
             self.served -= returned
 
     def left(self, device: str) -> bool:
         member = self.record.state.members.get(device)
-        return member is not None and not member.present
+        return member is not None and not member.belongs
 
     @precondition(lambda self: self.record.state.round)
     @rule(number=st.sampled_from([1, 7, 40]), hours=st.sampled_from([0.2, 3]))
