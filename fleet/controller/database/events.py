@@ -63,6 +63,12 @@ def record(connection: Connection, happened: Iterable[Event], now: datetime, set
     return len(added)
 
 
+def known(connection: Connection, device: str, keys: Iterable[str]) -> set[str]:
+    """Return those of these keys with which an event of the device is stored."""
+    mine = sa.select(events.c.key).where(events.c.device == device)
+    return {key for some in chunks(keys) for key in connection.execute(mine.where(events.c.key.in_(some))).scalars()}
+
+
 def _trim(connection: Connection, device: str, limit_rows: int) -> None:
     mine = sa.select(events.c.id).where(events.c.device == device).order_by(events.c.id.desc())
     last = connection.execute(mine.offset(limit_rows).limit(1)).scalar()
