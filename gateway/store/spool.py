@@ -186,10 +186,7 @@ class Spool:
         return gone
 
     def skip(self, stream: str, boot_epoch: int, first: int, last: int) -> None:
-        """Replace numbers that the fleet acknowledged, and knows no more, by a gap: it was restored, or is another one.
-
-        Otherwise it would wait for them, and acknowledge nothing that follows.
-        """
+        """Add a gap for numbers that the fleet acknowledged, and waits for since a restore or a removal."""
         gap = "INSERT OR IGNORE INTO gap SELECT id, ?, ?, '{}' FROM source WHERE stream = ? AND boot_epoch = ?"
         with self._file.transaction(durable=False):
             self._file.do(gap, (first, last, stream, boot_epoch))

@@ -210,6 +210,25 @@ def test_an_expired_certificate_renews_nothing(running) -> None:
         running.clock.ahead = timedelta()
 
 
+@pytest.mark.parametrize("days", [1, 365])
+def test_no_certificate_begins_after_the_clock_is_right_again(running, days: int) -> None:
+    """A device that replaces its certificate by such a one is shut out for that long."""
+    key = new_key()
+    device = made_of(ask(running, token=enrolment_token(running), csr=csr(key)).json(), key)
+    token = enrolment_token(running, valid_h=24.0 * 400)
+    running.clock.ahead = timedelta(days=days)
+    try:
+        assert ask(running, token=token, csr=csr(new_key())).status_code == 503
+        if days == 1:
+            with running.device_client(device) as client:
+                assert client.post("/v1/self/certificate", json={"csr": csr(new_key())}).status_code == 503
+    finally:
+        running.clock.ahead = timedelta()
+    assert ask(running, token=token, csr=csr(new_key())).status_code == 200, "the token was not used up"
+    with running.device_client(device) as client:
+        assert client.post("/v1/self/certificate", json={"csr": csr(new_key())}).status_code == 200
+
+
 # ---- a token for a name that no device has yet -----------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["registered", "enrolled"])
 def test_it_is_void_once_a_device_is_called_so(running, how) -> None:
