@@ -12,6 +12,8 @@ from fleet.controller.database.tables import api_tokens, diagnostics, enrolment_
 
 REMEMBERED = (events, diagnostics, enrolment_tokens, api_tokens)
 """Tables whose ids are remembered elsewhere."""
+LAST_ID = "%s, last"
+"""Name of the greatest id of a table."""
 
 
 def put(connection: Connection, name: str, value: int) -> None:
@@ -31,14 +33,14 @@ def identified(connection: Connection, table: Table, rows: Sequence[Mapping[str,
     if connection.dialect.name != "sqlite":
         return [dict(row) for row in rows]  # by the table's sequence
     last = last_id(connection, table)
-    put(connection, last_name(table), last + len(rows))
+    put(connection, LAST_ID % table.name, last + len(rows))
     return [{"id": number, **row} for number, row in enumerate(rows, last + 1)]
 
 
 def last_id(connection: Connection, table: Table) -> int:
     """Return the greatest id that a row of the table has, or had on SQLite."""
     greatest = connection.execute(sa.select(sa.func.max(table.c.id))).scalar()
-    return max(greatest or 0, read(connection, last_name(table)) or 0)
+    return max(greatest or 0, read(connection, LAST_ID % table.name) or 0)
 
 
 def leap(connection: Connection, by: int) -> None:
@@ -46,14 +48,9 @@ def leap(connection: Connection, by: int) -> None:
     for table in REMEMBERED:
         value = last_id(connection, table) + by
         if connection.dialect.name == "sqlite":
-            put(connection, last_name(table), value)
+            put(connection, LAST_ID % table.name, value)
         else:
             connection.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table.name, "id"), value)))
-
-
-def last_name(table: Table) -> str:
-    """Return the name of the greatest id of a table."""
-    return f"{table.name}, last"
 
 
 _NUMBER = sa.select(numbers.c.value).where(numbers.c.name == sa.bindparam("of", type_=numbers.c.name.type))
