@@ -99,7 +99,7 @@ class Controller:
         clock = _monotonic_clock(origin, database)
         folder, machine = origin.folder / AUTHORITY_FOLDER, socket.gethostname()
         authority = open_device_ca(database, folder, config.authority, machine, origin.clock())
-        self.control = _control(origin, authority, database)
+        self.control = _control(origin, authority, database, clock)
         self._certificate = _certificate_source(origin, authority) if config.listen.tls else None
         self._pair = self._certificate(origin.clock()) if self._certificate else None
         context = server_context(*self._pair, authority.pem) if self._pair else None
@@ -193,7 +193,7 @@ def _certificate_source(origin: Origin, authority: Authority) -> CertificateSour
     return own_certificate(authority, listen.names)
 
 
-def _control(origin: Origin, authority: Authority, database: Database) -> Control:
+def _control(origin: Origin, authority: Authority, database: Database, clock: MonotonicClock) -> Control:
     config = origin.config
     url = _url(config)
     workspace, seen, counts = (
@@ -221,7 +221,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         rollouts=Rollouts(database, workspace, config.scheduler, states, hints=_hints(config)),
         publications=publications,
         director=Director(database, publications, keys, settings, seen=seen, counts=counts),
-        enrolling=Enrolling(database, authority, config.director, counts),
+        enrolling=Enrolling(database, authority, config.director, counts, clock.believed),
         intake=Intake(database, config.ingestion, states, counts),
         inventories=Inventories(database, config.ingestion),
         answers=KeyedAnswers(database, config.requests),

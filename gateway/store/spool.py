@@ -188,6 +188,12 @@ class Spool:
             self._tidy()
         return gone
 
+    def skip(self, stream: str, boot_epoch: int, first: int, last: int) -> None:
+        """Add a gap for numbers that the fleet acknowledged, and waits for since a restore or a removal."""
+        gap = "INSERT OR IGNORE INTO gap SELECT id, ?, ?, '{}' FROM source WHERE stream = ? AND boot_epoch = ?"
+        with self._file.transaction(durable=False):
+            self._file.do(gap, (first, last, stream, boot_epoch))
+
     def give_up(self, entry: SpooledRecord) -> None:
         """Drop a record that the fleet refuses permanently; a gap replaces it."""
         query = f"""SELECT {_DROPPED} FROM record JOIN source ON record.source = source.id

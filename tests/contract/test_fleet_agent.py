@@ -49,10 +49,14 @@ class Fleet:
     def __init__(self, controller: RunningController, operator: httpx.Client, control: Daemon) -> None:
         self._controller, self.operator, self.control = controller, operator, control
         self.repository = controller.repository
+        self.device = self.enrolled()
+
+    def enrolled(self) -> Device:
+        """Enrol the device, which keeps what its store has."""
         token = self.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
-        application = EnrolmentInput(controller.url, token, authority=controller.ca_file.read_text())
-        folder = controller.folder / "device"
-        self.device = Device(None, folder, enrol(application, folder, CONFIG), control)  # type: ignore[arg-type]
+        application = EnrolmentInput(self._controller.url, token, authority=self._controller.ca_file.read_text())
+        folder = self._controller.folder / "device"
+        return Device(None, folder, enrol(application, folder, CONFIG), self.control)  # type: ignore[arg-type]
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -161,6 +165,28 @@ def test_an_operator_asks_the_device_answers_once_and_then_is_asked_no_more(flee
 
 
 # ---- a device whose clock nothing keeps right ------------------------------------------------------------------------
+def diagnose(fleet: Fleet) -> None:
+    """Ask the device, and let it go on until it has answered."""
+    path = f"/v1/devices/{DEVICE}/diagnostics"
+    number = fleet.ask("POST", path, {"wanted": ["status"]})["id"]
+    fleet.until(lambda: fleet.ask("GET", f"{path}/{number}")["answered"] is not None, fleet.turn)
+
+
+def test_a_device_that_comes_back_is_heard_and_asked_as_before(fleet: Fleet) -> None:
+    """Its store is the same, in the same boot: numbers go on where a controller that knows nothing of it begins."""
+    path = f"/v1/devices/{DEVICE}"
+    diagnose(fleet)
+    fleet.ask("POST", f"{path}/revoke", {"because": "a mistake"})
+    assert fleet.operator.delete(path).status_code == 204
+    fleet.device = fleet.enrolled()
+    for _ in range(2):
+        fleet.turn()
+    (vitals,) = [one for one in fleet.ask("GET", f"{path}/telemetry")["items"] if one["stream"] == "vitals"]
+    assert (vitals["rows"], vitals["gaps"]) == (2, [])
+    assert vitals["contiguous"] == vitals["rows"] + vitals["lost"]
+    diagnose(fleet)
+
+
 @dataclass
 class Adrift:
     """Clocks of a device without NTP: the system's stands at 1970, the boot clock runs."""

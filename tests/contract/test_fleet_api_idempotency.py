@@ -15,7 +15,7 @@ from fleet.controller.access import Role
 from fleet.controller.api.application import HANDLERS
 from fleet.controller.api.idempotency import KEY_CHARACTERS, takes_key
 from fleet.controller.config import FleetConfig
-from fleet.controller.database import audit
+from fleet.controller.database import audit, idempotency
 from tests.simulators import databases
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.walked_api import Ground, operations
@@ -182,11 +182,17 @@ def test_a_revoked_device_is_turned_away_after_a_keyed_request(controller, admin
         assert client.get("/v1/self/diagnostics").status_code == 401
 
 
-def test_keys_expire(controller, admin) -> None:
+def test_a_request_is_repeated_though_the_clock_leapt_until_its_answer_is_removed(controller, admin) -> None:
     wanted, header = {"tags": ["pilot"]}, keyed()
-    first = admin.post("/v1/enrolments", json=wanted, headers=header).json()
-    controller.clock.ahead = timedelta(hours=controller.control.settings.requests.idempotency_kept_h, seconds=1)
-    try:
-        assert admin.post("/v1/enrolments", json=wanted, headers=header).json()["id"] != first["id"]
-    finally:
-        controller.clock.ahead = timedelta()
+
+    def asked() -> int:
+        return admin.post("/v1/enrolments", json=wanted, headers=header).json()["id"]
+
+    first = asked()
+    for days in (1, -1, -365, 0):
+        controller.clock.ahead = timedelta(days=days, seconds=1)
+        assert asked() == first
+    controller.clock.ahead = timedelta()
+    with controller.control.database.write() as connection:
+        assert idempotency.forget(connection, controller.clock() + timedelta(seconds=1)) >= 1
+    assert asked() != first

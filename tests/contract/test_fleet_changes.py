@@ -11,13 +11,25 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from fleet.controller.access import Role
 from fleet.controller.control.changes import Change, ChangeFilter, ChangeReader, Position, read_position
-from fleet.controller.database import alerts, changes, devices, events, rollouts
+from fleet.controller.database import (
+    alerts,
+    changes,
+    devices,
+    diagnostics,
+    enrolment,
+    events,
+    numbers,
+    rollouts,
+    tokens,
+)
 from fleet.controller.database.alerts import Alert, AlertState
 from fleet.controller.database.changes import ChangeKind
+from fleet.controller.database.credentials import new_credential
 from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import RefusedError
-from fleet.controller.database.events import Event
+from fleet.controller.database.events import Event, StoredEvent
 from fleet.controller.database.rollouts import NewFact, StoredRollout
 from tests.simulators.databases import NOW, database, enrolled, made
 
@@ -96,6 +108,45 @@ def test_behind_each_position_follows_the_rest_and_nothing_else(database: Databa
     assert len(whole) == 9
     for place, change in enumerate(whole, 1):
         assert everything(feed, read_position(str(change.position))) == whole[place:]
+
+
+def test_a_change_never_names_what_came_later(database: Database) -> None:
+    """The newest event is deleted with its device; SQLite alone would give its id again."""
+    enrolled(database, "camera", "gone")
+    happens(database, "one")
+    happens(database, "two", device="gone")
+    with database.write() as connection:
+        devices.empty(connection, "gone")
+    happens(database, "three")
+    found = everything(ChangeReader(database, 100), Position(0))
+    told = [change.about.event.key if isinstance(change.about, StoredEvent) else None for change in found]
+    assert told == ["one", None, "three"]
+
+
+def test_ids_that_are_remembered_elsewhere_are_not_given_again(database: Database) -> None:
+    """A script may repeat a revocation by number, a device what it answered."""
+    enrolled(database, "camera")
+
+    def ids() -> tuple[int, ...]:
+        given = {"expires": NOW + HOUR, "now": NOW, "by": "ann"}
+        with database.write() as connection:
+            settings, secret = database.settings, new_credential("x_")
+            return (
+                enrolment.create(connection, secret, settings, device="camera", **given),
+                tokens.create(connection, secret, settings, name="n", role=Role.VIEWER, **given),
+                diagnostics.ask(connection, "camera", {}, settings, **given),
+            )
+
+    first = ids()
+    with database.write() as connection:
+        enrolment.void(connection, "camera")
+        tokens.forget(connection, NOW + 2 * HOUR)
+        devices.empty(connection, "camera")
+    second = ids()
+    with database.write() as connection:
+        numbers.leap(connection, 1_000)  # as after a restore
+    third = ids()
+    assert all(one < other < another - 999 for one, other, another in zip(first, second, third, strict=True))
 
 
 def test_of_two_transactions_the_one_that_commits_last_is_not_missed(tmp_path: Path) -> None:

@@ -210,6 +210,21 @@ def test_an_expired_certificate_renews_nothing(running) -> None:
         running.clock.ahead = timedelta()
 
 
+@pytest.mark.parametrize("days", [1, 365])
+def test_a_certificate_of_a_clock_that_was_ahead_is_valid_when_it_is_right_again(running, days: int) -> None:
+    """Only this process's clock moves: TLS verifies by the right one."""
+    key, token = new_key(), enrolment_token(running, valid_h=24.0 * 400)
+    running.clock.ahead = timedelta(days=days)
+    try:
+        device = made_of(ask(running, token=token, csr=csr(key)).json(), key)
+        again = ask(running, token=token, csr=csr(key))
+        assert (again.status_code, again.json()["device"]) == (200, device.certificate.device), "the answer was lost"
+    finally:
+        running.clock.ahead = timedelta()
+    with running.device_client(device) as client:
+        assert client.post("/v1/self/certificate", json={"csr": csr(new_key())}).status_code == 200
+
+
 # ---- a token for a name that no device has yet -----------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["registered", "enrolled"])
 def test_it_is_void_once_a_device_is_called_so(running, how) -> None:

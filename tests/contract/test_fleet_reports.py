@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from fleet.controller.control.ingestion import Intake
 from fleet.controller.control.settings import IntakeSettings
-from fleet.controller.database import certificates, devices, events
+from fleet.controller.database import alerts, certificates, devices, events, telemetry
 from fleet.controller.database.certificates import Certificate
+from fleet.controller.monitoring.evaluation import AlertEvaluation
 from fleet.controller.rollouts.facts import Aborted, Paused, Reported, Resumed
 from fleet.controller.rollouts.state import DeviceState, Member
 from tests.simulators.asking import packed, record
 from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, fleet
+from tests.simulators.watched_fleet import SETTINGS
 
 __all__ = ["fleet"]
 OTHER = "f" * 64
@@ -211,6 +214,37 @@ def test_a_rollback_keeps_its_evidence_and_is_tried_again(talk, rollout) -> None
     assert reports(talk, rollout) == [("rolled_back", 1)], "it speaks of the first attempt"
     talk.say("camera-1", talk.ended("camera-1", "committed", "k2", attempt=2))
     assert reports(talk, rollout)[-1] == ("committed", 2)
+
+
+def test_a_repeated_update_makes_no_row_no_event_no_alert_and_no_message(talk, rollout) -> None:
+    """Not in a later request, as after a lost spool, nor twice in one, nor of another boot."""
+    database, settings = talk.fleet.database, replace(SETTINGS, url="https://alarms.example/", lasts_s=600.0)
+    watch = AlertEvaluation(database, settings, Counter())
+
+    def look(after_s: float = 1.0) -> None:
+        talk.fleet.turn(after_s)
+        watch.evaluate(talk.fleet.scheduler.fence or 0, talk.fleet.now)
+        talk.fleet.now += timedelta(seconds=1)
+
+    def told(key: str, **line: int) -> dict[str, Any]:
+        return talk.ended("camera-1", "rolled_back", key, failure={"reason": key}) | line
+
+    look()
+    talk.say("camera-1", told("k1"), told("k1"))
+    look()
+    look(3_600.0)  # the alert closes: nothing more was heard of it
+    talk.say("camera-1", told("k1"), told("k2"), told("k1", boot_epoch=2, seq=1))
+    look()
+    with database.read() as connection:
+        rows = telemetry.newest(connection, "camera-1", database.settings, stream="updates", limit_rows=9)
+        happened = events.page(connection, database.settings)
+        waiting = [one for one in alerts.untold(connection, 9) if one.alert.rule == "rollback"]
+        kept = telemetry.sources(connection, "camera-1")
+    assert [row.row.document["key"] for row in rows] == ["k2", "k1"]
+    assert [one.event.key for one in happened] == ["k2", "k1"]
+    assert [(one.alert.evidence["reason"], one.change) for one in waiting] == [("k1", 2), ("k2", 1)]
+    assert [(one.boot_epoch, one.contiguous, one.rows, one.lost) for one in kept] == [(2, 1, 0, 0), (1, 4, 2, 0)]
+    assert talk.counts["telemetry_left_repeated"] == 3
 
 
 def test_who_says_it_is_done_and_runs_something_else_has_failed(talk, rollout) -> None:

@@ -125,6 +125,21 @@ def test_half_of_a_short_patience_is_a_gap_already(fleet: RolledFleet) -> None:
     fall_silent(fleet, rollout, 150)
 
 
+def test_a_clock_that_is_set_back_during_an_evaluation_halts_nothing(fleet: RolledFleet) -> None:
+    """The evaluation waits for devices' reports to be stored, the first of which have earlier times."""
+    rollout, first = begun(fleet)
+    fleet.turn(24 * HOUR)
+    fleet.turn(1)
+    began = fleet.now
+    fleet.now -= timedelta(hours=24)
+    fleet.report(rollout, first[3:4], "downloading")
+    fleet.scheduler.tick(began)
+    assert fleet.members(rollout, "silent") == []
+    fleet.turn(1)
+    fleet.report(rollout, first[3:4], "committed")
+    finish(fleet, rollout)
+
+
 def test_a_leap_that_is_taken_back_leaves_everything_as_it_was(fleet: RolledFleet) -> None:
     rollout, _ = begun(fleet)
     fleet.turn(300 * HOUR)

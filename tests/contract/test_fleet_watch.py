@@ -295,6 +295,50 @@ def test_a_removal_that_waits_on_its_device(database: Database) -> None:
     assert fleet.open == []
 
 
+@pytest.mark.parametrize("ahead_s", [24 * HOUR, 365 * 24 * HOUR])
+def test_what_came_while_the_clock_was_ahead_is_judged_once(database: Database, ahead_s: float) -> None:
+    """It is set back before all rows were read; later the clock shows their times a second time."""
+    enrolled(database, "d")
+    fleet = WatchedFleet(database, silent_s=0)
+    fleet.look()
+    fleet.now_s += ahead_s
+    fleet.says("d", "updates", update("rolled_back"))
+    fleet.look()
+    fleet.says("d", "vitals", hot(99.0))
+    fleet.now_s -= ahead_s
+    fleet.look()
+    fleet.says("d", "updates", update("committed"))
+    fleet.says("d", "vitals", hot(40.0))
+    fleet.look(after_s=2 * HOUR)
+    assert fleet.open == []
+    seen = fleet.alerts(None)
+    fleet.now_s += ahead_s - HOUR
+    for _ in range(2):
+        fleet.says("d", "vitals", hot(40.0))
+        fleet.look(after_s=HOUR)
+    assert all(alert in seen for alert in fleet.alerts(None))
+
+
+@pytest.mark.parametrize("back_s", [24 * HOUR, 365 * 24 * HOUR])
+def test_a_clock_that_was_behind_makes_nothing_be_judged_again(database: Database, back_s: float) -> None:
+    enrolled(database, "d")
+    fleet = WatchedFleet(database, silent_s=0, rows_limit=1)
+    fleet.look()
+    for state in ("rolled_back", "rolled_back", "committed"):
+        fleet.says("d", "updates", update(state))
+    fleet.look(after_s=60)
+    seen = fleet.alerts(None)
+    assert [alert.state for alert in seen] == [AlertState.CLOSED]
+    fleet.now_s -= back_s
+    for _ in range(3):
+        fleet.says("d", "vitals", hot(99.0))  # the first one before the next evaluation
+        fleet.look(after_s=59)
+    assert ("temperature", "d", "") in fleet.open, "what comes while the clock is behind is judged"
+    fleet.now_s += back_s
+    fleet.look(after_s=60)
+    assert [alert for alert in fleet.alerts(None) if alert.rule == "rollback"] == seen
+
+
 def test_a_clock_ahead_and_a_signed_role_that_ends(database: Database) -> None:
     enrolled(database, "a")
     fleet = WatchedFleet(database)

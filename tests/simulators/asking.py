@@ -67,10 +67,10 @@ def made_of(answer: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> Devic
     return Device(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
-def enrolment_token(running: RunningController, device: str = "", **given: Any) -> str:
-    """Create a token that is valid for an hour."""
+def enrolment_token(running: RunningController, device: str = "", *, valid_h: float = 1.0, **given: Any) -> str:
+    """Create a token."""
     credential, now = new_credential("efe_"), running.clock()
-    settings, expires = running.control.database.settings, now + timedelta(hours=1)
+    settings, expires = running.control.database.settings, now + timedelta(hours=valid_h)
     with running.control.database.write() as connection:
         enrolment.create(connection, credential, settings, expires=expires, now=now, by="op", device=device, **given)
     return credential.text

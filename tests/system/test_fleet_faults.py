@@ -153,6 +153,38 @@ def test_the_controller_is_killed_again_and_again_in_waves(tmp_path: Path, seed:
     killed_in_waves(tmp_path, MANY, 12, seed)
 
 
+# ---- the clock is wrong for a while ----------------------------------------------------------------------------------
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_clock_of_the_controller_is_a_day_ahead_for_a_while_in_a_wave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost, no device counts as silent, and the rollout ends as if the clock had been right."""
+    (library,) = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")  # of the packages that make test installs
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    clock = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": offset, "FAKETIME_NO_CACHE": 1}
+    with served_fleet(tmp_path / "fleet", tables=TABLES) as fleet:
+        fleet.repository.add_release(SLOT, "2")
+        with monkeypatch.context() as environment:
+            for name, value in {**clock, "FAKETIME_DONT_FAKE_MONOTONIC": 1}.items():
+                environment.setenv(name, str(value))
+            fleet.replicas[0].start()
+        with playing(fleet, tmp_path, sum(FEW.values()), SHARES, "--seconds", "400", limit_s=200) as played:
+            rollout = roll_out(played.operator, SPEC)
+            wait_until(lambda: played.states(rollout)["committed"] > FEW["committed"] // 4, 200)
+            offset.write_text("+1d")
+            wait_until(lambda: played.operator.get("/v1/rollouts").status_code == 401, 60)  # its token has expired
+            time.sleep(10 * TURN_S)
+            offset.write_text("+0")
+            wait_until(lambda: played.operator.get("/v1/rollouts").is_success, 60)
+            found = played.ended(500)
+            assert found["settled"], found
+            late = check_end(played, rollout, found, FEW)
+            print(f"\nthe clock was a day ahead: {found['answers']}, {found['problems']}, {late} rows unheard")
+        assert fleet.replicas[0].end() == 0
+
+
 # ---- devices fall silent --------------------------------------------------------------------------------------------
 CLOCK_STEP_S, STEP_S = 1.0, 0.1
 """The clock goes ten times as fast, evenly: a jump would be taken for time in which rollouts were not evaluated."""

@@ -59,12 +59,17 @@ class Authority:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def sign_csr(
-        self, request_pem: bytes, device: str, now: datetime, validity_d: float | None = None
+        self,
+        request_pem: bytes,
+        device: str,
+        now: datetime,
+        validity_d: float | None = None,
+        since: datetime | None = None,
     ) -> DeviceCertificate:
         """Return a certificate for the key of a request, with the controller's name of the device.
 
-        Raise RequestError: INVALID or TOO_LARGE for the request, UNAVAILABLE if the CA's own certificate is not valid
-        now.
+        It is valid from `since` on (None: `now`). Raise RequestError: INVALID or TOO_LARGE for the request, UNAVAILABLE
+        if the CA's own certificate is not valid now.
         """
         if not NAME_PATTERN.fullmatch(device):
             raise RequestError(Fault.INVALID, f"{device!r:.140} is no device's name")
@@ -72,7 +77,7 @@ class Authority:
         days = self.settings.validity_d if validity_d is None else validity_d
         name = x509.UniformResourceIdentifier(DEVICE_URI + device)
         builder = self._begun(_common_name(device), key, [name], ExtendedKeyUsageOID.CLIENT_AUTH)
-        return device_certificate(self._signed(builder, now, days))
+        return device_certificate(self._signed(builder, now, days, since or now))
 
     def issue_server(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
         """Return certificate and key (PEM) of this controller's own port, for at least one DNS name or address.
@@ -82,7 +87,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         known = [_server_name(name) for name in names]
         builder = self._begun("edge-fleet", key.public_key(), known, ExtendedKeyUsageOID.SERVER_AUTH)
-        certificate = self._signed(builder, now, self.settings.server_validity_d)
+        certificate = self._signed(builder, now, self.settings.server_validity_d, now)
         return certificate.public_bytes(Encoding.PEM), _private_pem(key)
 
     def _begun(
@@ -106,9 +111,11 @@ class Authority:
             .add_extension(signs, critical=False)
         )
 
-    def _signed(self, builder: x509.CertificateBuilder, now: datetime, days: float) -> x509.Certificate:
+    def _signed(
+        self, builder: x509.CertificateBuilder, now: datetime, days: float, since: datetime
+    ) -> x509.Certificate:
         expires = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
-        issued = max(now - timedelta(seconds=self.settings.backdate_s), self.certificate.not_valid_before_utc)
+        issued = max(since - timedelta(seconds=self.settings.backdate_s), self.certificate.not_valid_before_utc)
         if expires <= now or now < self.certificate.not_valid_before_utc:
             problem = "the device CA's own certificate does not hold now; see the controller's clock, or give a new CA"
             raise RequestError(Fault.UNAVAILABLE, problem)

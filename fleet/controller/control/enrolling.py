@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -67,12 +68,18 @@ class EnrolmentDecision:
 
 
 class Enrolling:
-    """Enrols devices and renews their certificates. One per process; any thread may call it."""
+    """Enrols devices and renews certificates, for any thread. `believed`: the trusted time if the clock shows `now`."""
 
     def __init__(
-        self, database: Database, authority: Authority, settings: DirectorSettings, counts: Counter[str]
+        self,
+        database: Database,
+        authority: Authority,
+        settings: DirectorSettings,
+        counts: Counter[str],
+        believed: Callable[[datetime], datetime] = lambda now: now,
     ) -> None:
         self._database, self._authority, self._settings, self._counts = database, authority, settings, counts
+        self._believed = believed
         self._backdated = timedelta(seconds=authority.settings.backdate_s + 1.0)  # certificates know whole seconds
 
     def enrol(self, asked: EnrolmentRequest, now: datetime) -> DeviceCertificate:
@@ -170,8 +177,9 @@ class Enrolling:
         if certificates.issued_since(connection, device, now - DAY) >= self._settings.certificates_per_day:
             problem = f"{device:.140} got {self._settings.certificates_per_day} certificates within a day"
             raise RequestError(Fault.OVERLOADED, f"{problem}; repeat the request later", retry_after_s=3600.0)
-        made = self._authority.sign_csr(request_pem, device, now)
-        kept = Certificate(made.serial, device, made.issued, made.expires, key_digest=digest)
+        since = self._believed(now)  # a certificate that begins later would shut the device out if the clock is ahead
+        made = self._authority.sign_csr(request_pem, device, now, since=since)
+        kept = Certificate(made.serial, device, now, made.expires, key_digest=digest)
         certificates.add(connection, kept)
         return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -53,7 +53,8 @@ class EvaluationContext:
     """Context of evaluations by the leader.
 
     `live`: the rollouts of one slot in which there may be something to do. `zones`: time zone by site. `fence`: fencing
-    token of the leader. `evaluated_at`: time of the previous evaluation, by any leader.
+    token of the leader. `evaluated_at`: time of the previous evaluation, by any leader. `clock` shows the time, which
+    was `now` when the evaluation began.
     """
 
     rolling: Rollouts
@@ -62,6 +63,7 @@ class EvaluationContext:
     zones: Mapping[str, str]
     now: datetime
     evaluated_at: datetime
+    clock: Callable[[], datetime]
 
     def evaluate(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> RecordedRollout:
         """Record what changed about `devices`, then decide, if `complete`.
@@ -82,6 +84,8 @@ class EvaluationContext:
             return known
         with database.write() as connection:
             leader.guard(connection, self.fence)
+            if self.clock() < self.now:  # it was set back meanwhile, and reports may have earlier times: decide later
+                return known
             known = states.read(connection, rollout, settings, lock=True)
             gone = removal.gone(connection, (device.id for device in devices))
             here = [device for device in devices if device.id not in gone]

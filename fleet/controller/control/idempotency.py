@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from fleet.controller.control.sealing import seal, unseal
 from fleet.controller.control.settings import RequestSettings
@@ -65,24 +65,21 @@ class KeyedAnswers:
         All that `work` writes is written together with its answer. Raise ProblemError 422 for another request with this
         key, 409 while the first is in progress, AwayError, and what `work` raises.
         """
-        since = now - timedelta(hours=self._settings.idempotency_kept_h)
         with self._alone(asked.key):
             with self._database.glance() as connection:
-                kept = idempotency.find(connection, asked.key, since)
+                kept = idempotency.find(connection, asked.key)
             if kept is not None:
                 return _again(asked, kept)
             try:
-                return self._first(asked, work, since, now)
+                return self._first(asked, work, now)
             except _AnsweredError as error:
                 return _again(asked, error.kept)
 
-    def _first(
-        self, asked: KeyedRequest, work: Callable[[], KeyedAnswer], since: datetime, now: datetime
-    ) -> KeyedAnswer:
+    def _first(self, asked: KeyedRequest, work: Callable[[], KeyedAnswer], now: datetime) -> KeyedAnswer:
         def claim(connection: Connection) -> None:
             if not idempotency.claim(connection, asked.key):
                 raise _in_progress()
-            if kept := idempotency.find(connection, asked.key, since):
+            if kept := idempotency.find(connection, asked.key):
                 raise _AnsweredError(kept)
 
         with self._database.unit(claim) as unit:

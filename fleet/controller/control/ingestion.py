@@ -124,8 +124,10 @@ class Intake:
     ) -> list[Acknowledgement]:
         said: list[Acknowledgement] = []
         fresh: dict[str, list[Row]] = {}
+        settings, keys = self._database.settings.telemetry, set[str]()
         for batch in found:
-            answer = telemetry.receive(connection, device, batch, now, self._database.settings.telemetry)
+            repeated = _repeated(connection, device, batch.rows, keys) if batch.stream == UPDATES else ()
+            answer = telemetry.receive(connection, device, batch, now, settings, repeated=repeated)
             said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
             if batch.stream == VITALS and answer.fresh:
@@ -229,3 +231,13 @@ class Intake:
         goes_on = before.state is after.state and before.state in IN_FLIGHT and not held
         often_s = min(self._settings.progress_every_s, spec.silence_s / RECORDS_PER_SILENCE)
         return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)
+
+
+def _repeated(connection: Connection, device: str, rows: Sequence[Row], keys: set[str]) -> frozenset[int]:
+    """Return the numbers of rows on updates whose key is stored, or in `keys`; add the keys of these rows."""
+    telemetry.hold(connection, device)
+    told = {row.seq: event.key for row in rows if (event := update_event(device, row))}
+    known = events.known(connection, device, told.values()) | keys
+    keys.update(told.values())
+    first = {key: seq for seq, key in reversed(told.items())}
+    return frozenset(seq for seq, key in told.items() if key in known or first[key] != seq)

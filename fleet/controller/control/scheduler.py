@@ -150,7 +150,7 @@ class Scheduler:
         fence = self._keep_leadership()
         others = [other for other in live if other.slot == rollout.slot]
         return EvaluationContext(
-            self._rolling, fence, others, self._zones, now, self._evaluations.last(now, rollout.id)
+            self._rolling, fence, others, self._zones, now, self._evaluations.last(now, rollout.id), self._clock
         )
 
     def _keep_leadership(self, *, ask: bool = False) -> int:

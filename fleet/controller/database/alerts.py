@@ -77,14 +77,18 @@ def standing(connection: Connection) -> tuple[Alert, ...]:
 
 
 def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None:
-    """Store alerts as they are now. `tell`: their changes are to be reported; otherwise they count as reported."""
+    """Store alerts as they are now. `tell`: their changes are to be reported; otherwise they count as reported.
+
+    A closed alert stays as it is: after a clock was set back, the rows that opened it are read again.
+    """
     found = bounded(changed, STANDING_LIMIT, "alerts")
     rows = [{**_values(alert), "told": 0 if tell else 2} for alert in found]
     if rows:
         _note(connection, found)
         add = adding(connection, alerts)
         kept = {name: add.excluded[name] for name in rows[0] if name not in {"key", "told"}}
-        connection.execute(add.on_conflict_do_update(index_elements=[alerts.c.key], set_=kept), rows)
+        is_standing = alerts.c.state != AlertState.CLOSED
+        connection.execute(add.on_conflict_do_update(index_elements=[alerts.c.key], set_=kept, where=is_standing), rows)
 
 
 def _note(connection: Connection, found: Sequence[Alert]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from fleet.controller.database import assignments, changes, migrate
+from fleet.controller.database import assignments, changes, migrate, numbers
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.settings import DatabaseSettings
@@ -104,6 +104,7 @@ def _made_current(place: DatabaseLocation, settings: DatabaseSettings) -> str:
         with database.write() as connection:
             assignments.leap(connection, settings.restore_leap)
             changes.leap(connection, settings.restore_leap)
+            numbers.leap(connection, settings.restore_leap)
             migrate.UNFINISHED.drop(connection, checkfirst=True)
         return migrate.upgrade(database)
 

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.types import TypeDecorator
 
 from fleet.controller.database.engine import Database
-from fleet.controller.database.tables import metadata
+from fleet.controller.database.numbers import LAST_ID
+from fleet.controller.database.tables import metadata, numbers
 
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 67_108_864
@@ -76,5 +77,6 @@ def _set_counters(target: Connection) -> None:
         column = table.autoincrement_column
         if column is not None:
             sequence = sa.func.pg_get_serial_sequence(table.name, column.name)
-            greatest = sa.func.max(column)
+            ever = sa.select(numbers.c.value).where(numbers.c.name == LAST_ID % table.name).scalar_subquery()
+            greatest = sa.func.greatest(sa.func.max(column), ever)
             target.execute(sa.select(sa.func.setval(sequence, sa.func.coalesce(greatest, 1), greatest.is_not(None))))

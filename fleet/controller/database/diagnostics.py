@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
+from fleet.controller.database import numbers
 from fleet.controller.database.engine import alone
 from fleet.controller.database.errors import AbsentError, ConflictError
 from fleet.controller.database.rows import Json
@@ -45,8 +46,9 @@ def ask(
     if len(waiting(connection, device, now)) >= settings.diagnostics_open_limit:
         problem = f"{settings.diagnostics_open_limit} requests wait for an answer of {device!r:.140}"
         raise ConflictError(f"{problem}; wait for the answers, or until they expire")
-    made = {"asked": now, "asked_by": by, "expires": expires, "answer": {}}
-    add = sa.insert(diagnostics).values(device=device, wanted=wanted, **made).returning(diagnostics.c.id)
+    made = {"device": device, "wanted": wanted, "asked": now, "asked_by": by, "expires": expires, "answer": {}}
+    (row,) = numbers.identified(connection, diagnostics, [made])
+    add = sa.insert(diagnostics).values(row).returning(diagnostics.c.id)
     request = int(connection.execute(add).scalar_one())
     mine = sa.select(diagnostics.c.id).where(diagnostics.c.device == device).order_by(diagnostics.c.id.desc())
     last = connection.execute(mine.offset(settings.diagnostics_limit).limit(1)).scalar()

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
+from fleet.controller.database import numbers
 from fleet.controller.database.columns import document_text
 from fleet.controller.database.credentials import Credential, read_credential
 from fleet.controller.database.devices import TAGS_LIMIT
@@ -76,8 +77,9 @@ def create(
         raise RefusedError(f"{settings.enrolments_limit} enrolment tokens wait to be used; revoke some")
     given = {"device": device, "tags": wanted, "site": site}
     made = {"created": now, "created_by": by, "expires": expires, "used_by": ""}
-    add = sa.insert(tokens).values(digest=credential.digest, prefix=credential.prefix, **given, **made)
-    return int(connection.execute(add.returning(tokens.c.id)).scalar_one())
+    kept = {"digest": credential.digest, "prefix": credential.prefix}
+    (row,) = numbers.identified(connection, tokens, [{**kept, **given, **made}])
+    return int(connection.execute(sa.insert(tokens).values(row).returning(tokens.c.id)).scalar_one())
 
 
 def find(connection: Connection, text: str) -> EnrolmentToken | None:

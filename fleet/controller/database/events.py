@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.controller.database import changes
+from fleet.controller.database import changes, numbers
 from fleet.controller.database.changes import ChangeKind, NewChange
 from fleet.controller.database.device_filter import Filter, chosen
 from fleet.controller.database.engine import adding
@@ -56,11 +56,18 @@ def record(connection: Connection, happened: Iterable[Event], now: datetime, set
         return 0
     add = adding(connection, events).on_conflict_do_nothing(index_elements=[events.c.device, events.c.key])
     values = [{"received": now, **{name: getattr(row, name) for name in Event.__slots__}} for row in rows]
-    added = sorted(connection.execute(add.returning(events.c.id), values).scalars())
+    found = connection.execute(add.returning(events.c.id), numbers.identified(connection, events, values))
+    added = sorted(found.scalars())
     changes.add(connection, [NewChange(now, ChangeKind.DEVICE_EVENT, str(number)) for number in added])
     for device in sorted({row.device for row in rows}) if added else ():
         _trim(connection, device, settings.device_events_limit_rows)
     return len(added)
+
+
+def known(connection: Connection, device: str, keys: Iterable[str]) -> set[str]:
+    """Return those of these keys with which an event of the device is stored."""
+    mine = sa.select(events.c.key).where(events.c.device == device)
+    return {key for some in chunks(keys) for key in connection.execute(mine.where(events.c.key.in_(some))).scalars()}
 
 
 def _trim(connection: Connection, device: str, limit_rows: int) -> None:

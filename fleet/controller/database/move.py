@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.controller.audit import Break, Head
-from fleet.controller.database import assignments, audit, changes, marks, migrate
+from fleet.controller.database import assignments, audit, changes, marks, migrate, numbers
 from fleet.controller.database.copying import Progress, copy_rows, counts
 from fleet.controller.database.engine import PROGRAM, Database
 from fleet.controller.database.marks import ARRIVING, MOVED, Mark
@@ -80,6 +80,7 @@ def undo(database: Database) -> int:
             raise ConfigurationError("is not marked as moved; there is nothing to undo", file=str(database.place))
         marks.remove(connection, MOVED)
         changes.leap(connection, database.settings.restore_leap)
+        numbers.leap(connection, database.settings.restore_leap)
         return assignments.leap(connection, database.settings.restore_leap)
 
 

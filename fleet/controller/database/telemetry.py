@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,8 @@ from fleet.controller.database.rows import chunks, page_limit
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.controller.database.spans import Received, Span
 from fleet.controller.database.tables import telemetry, telemetry_sources
+
+REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +73,31 @@ def hold(connection: Connection, device: str) -> None:
 
 
 def receive(
-    connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetryStorageSettings
+    connection: Connection,
+    device: str,
+    batch: Batch,
+    now: datetime,
+    settings: TelemetryStorageSettings,
+    *,
+    repeated: Collection[int] = (),
 ) -> StoredBatch:
-    """Store the rows that are new. Raise RefusedError for invalid telemetry, ConflictError for an unknown device."""
+    """Store the rows that are new. Raise RefusedError for invalid telemetry, ConflictError for an unknown device.
+
+    `repeated`: numbers of rows that are acknowledged and not stored, because they tell again what is known.
+    """
     check(batch, settings)
     source = _source(connection, device, batch, settings)
     before = _received(source)
     taken = take(before, batch, settings)
-    added_bytes = _store(connection, source.id, taken.rows, now, settings)
+    rows = [row for row in taken.rows if row.seq not in repeated]
+    added_bytes = _store(connection, source.id, rows, now, settings)
     if taken.received != before:
         after = {"to": taken.received.contiguous, "beyond": taken.received.beyond}
-        added = {"more_rows": len(taken.rows), "more_bytes": added_bytes, "more_lost": taken.lost}
+        added = {"more_rows": len(rows), "more_bytes": added_bytes, "more_lost": taken.lost}
         connection.execute(_ADVANCE, {"source_id": source.id, **after, **added})
-    return StoredBatch(taken.received.contiguous, len(taken.rows), taken.left, taken.rows)
+    again = len(taken.rows) - len(rows)
+    left = {**taken.left, REPEATED: again} if again else taken.left
+    return StoredBatch(taken.received.contiguous, len(rows), left, rows)
 
 
 def sources(connection: Connection, device: str) -> tuple[TelemetrySource, ...]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
 from fleet.controller.access import Role, TokenCaller
+from fleet.controller.database import numbers
 from fleet.controller.database.credentials import Credential, read_credential
 from fleet.controller.database.devices import TAGS_LIMIT
 from fleet.controller.database.engine import alone
@@ -60,7 +61,8 @@ def create(
         raise RefusedError(f"{settings.tokens_limit} tokens are valid already; revoke some")
     given = {"name": name, "role": role, "tags": wanted, "expires": expires}
     kept = {"digest": credential.digest, "prefix": credential.prefix, "created": now, "created_by": by}
-    return int(connection.execute(sa.insert(tokens).values(**kept, **given).returning(tokens.c.id)).scalar_one())
+    (row,) = numbers.identified(connection, tokens, [{**kept, **given}])
+    return int(connection.execute(sa.insert(tokens).values(row).returning(tokens.c.id)).scalar_one())
 
 
 def identify(connection: Connection, text: str, now: datetime) -> ApiToken | None:

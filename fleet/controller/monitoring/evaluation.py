@@ -23,7 +23,7 @@ from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples
 
-READER, LOOKED, UP_SINCE = "watch", "watch, looked", "watch, up since"
+READER, LOOKED, UP_SINCE, FURTHEST = "watch", "watch, looked", "watch, up since", "watch, furthest"
 LEFT_OUT = "alerts_left_out"
 DEEP_EVERY = timedelta(hours=1)
 """Period at which certificates and signed roles are checked: they expire in days."""
@@ -88,7 +88,7 @@ class AlertEvaluation:
             until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
         with self._database.read() as connection:
             standing = alerts.standing(connection)
-            page = self._tail(connection, until, now)
+            page = self._tail(connection, until, now, up_since)
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
         heard = [*said, *readings.rule_values(page.rows, self._samples)]
@@ -97,7 +97,8 @@ class AlertEvaluation:
             guard(connection, fence)
             alerts.drop(connection, judged.dropped)
             alerts.put(connection, judged.changed, tell=bool(self._settings.url))
-            for name, at in ((READER, page.reached), (LOOKED, now), (UP_SINCE, up_since)):
+            furthest = max(page.reached, position(connection, FURTHEST) or page.reached)
+            for name, at in ((READER, page.reached), (FURTHEST, furthest), (LOOKED, now), (UP_SINCE, up_since)):
                 keep_position(connection, name, at)
         self._say(judged)
         for listener in self._listeners:
@@ -112,10 +113,13 @@ class AlertEvaluation:
             return now
         return up_since
 
-    def _tail(self, connection: Connection, until: datetime, now: datetime) -> Tail:
-        after = position(connection, READER)
-        if after is None or after > now:  # the first evaluation, or the clock was ahead before
-            after = until
+    def _tail(self, connection: Connection, until: datetime, now: datetime, up_since: datetime) -> Tail:
+        """Return the next rows. A row may be judged twice rather than not at all if the clock was set back."""
+        after, furthest = position(connection, READER) or until, position(connection, FURTHEST) or until
+        if after > now:  # the clock was ahead before
+            after = until - timedelta(seconds=self._settings.evaluate_every_s)
+        elif up_since == now and furthest <= now:  # it was behind before, or the controller was away
+            after = max(after, furthest)
         return tail(connection, after, until, self._settings.rows_limit)
 
     def _asked(

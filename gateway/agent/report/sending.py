@@ -79,8 +79,11 @@ def _fewer(spool: Spool, batch: Sequence[SpooledRecord | Gap], error: FetchError
 
 
 def _acknowledge(spool: Spool, batch: Sequence[SpooledRecord | Gap], answer: dict[str, Any]) -> int:
-    """Remove acknowledged entries of the batch's sources. Return their number. Other content is ignored."""
-    sources = {(entry.stream, entry.boot_epoch) for entry in batch}
+    """Remove acknowledged entries of the batch's sources, and skip numbers that are neither here nor at the controller.
+
+    Return how many entries changed. Other content is ignored.
+    """
+    sources = {(entry.stream, entry.boot_epoch): entry.seq for entry in reversed(batch)}
     said = answer.get("acknowledged")
     gone = 0
     for one in said[: len(sources)] if isinstance(said, list) else []:
@@ -88,5 +91,9 @@ def _acknowledge(spool: Spool, batch: Sequence[SpooledRecord | Gap], answer: dic
             continue
         stream, epoch, seq = (one.get(key) for key in ("stream", "boot_epoch", "seq"))
         if isinstance(stream, str) and type(epoch) is int and type(seq) is int and 0 <= seq < 2**63:
-            gone += spool.acknowledged(stream, epoch, seq) if (stream, epoch) in sources else 0
+            first = sources.get((stream, epoch), 0)
+            gone += spool.acknowledged(stream, epoch, seq) if first else 0
+            if seq + 1 < first:
+                spool.skip(stream, epoch, seq + 1, first - 1)
+                gone += 1
     return gone

@@ -68,15 +68,19 @@ def telling(
     limit_bytes: int,
 ) -> Telling:
     """Return new records. `marks`: those of `MARKS`, kept with the previous records."""
-    ended, cursor = _ended(observed, marks.get("cursor"), now)
+    ended, keys = _ended(observed, marks, now)
     changed, told = _changed(observed, marks.get("told"), now, refresh_s)
     polled, reason = _polled(observed, marks.get("poll"), now)
     records = [*ended, *polled, *changed, *_statistics(observed, now), *_vitals(observed, usage, now)]
     fitting = tuple(_fitting(record, limit_bytes) for record in records)
-    return Telling(fitting, {"told": told, "cursor": cursor, "poll": reason})
+    return Telling(fitting, {"told": told, "ended": json.dumps(keys), "poll": reason})
 
 
-MARKS = ("told", "cursor", "poll")
+MARKS = ("told", "cursor", "poll", "ended")
+"""`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of updates that were told.
+
+`cursor`: key of the newest update, as older agents keep it in place of `ended`.
+"""
 
 
 def event(kind: str, now: datetime, **said: Any) -> SpoolRecord:
@@ -90,19 +94,28 @@ def digest(value: Any) -> str:
 
 
 # ---- updates ---------------------------------------------------------------------------------------------------------
-def _ended(observed: ReportInput, cursor: str | None, now: datetime) -> tuple[list[SpoolRecord], str]:
-    """Return updates that ended since `cursor`. `key` is the same if one is sent twice (after a lost spool)."""
+def _ended(
+    observed: ReportInput, marks: Mapping[str, str | None], now: datetime
+) -> tuple[list[SpoolRecord], list[str]]:
+    """Return updates that ended and were not told, and the keys of all that are in the history.
+
+    The history forgets updates in any order, so each is compared by its key, which is the same if it is sent twice
+    (after a lost spool).
+    """
     history = document(observed.standing)["history"]
     named = [
         {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
     ]
     keys = [digest(_key(entry)) for entry in named]
-    fresh = keys.index(cursor) if cursor in keys else len(keys)
+    known, cursor = json.loads(marks.get("ended") or "[]"), marks.get("cursor")
+    if cursor and not marks.get("ended"):
+        known = keys[keys.index(cursor) :] if cursor in keys else keys
     told = [
         SpoolRecord("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
-        for key, entry in zip(keys[:fresh], named[:fresh], strict=True)
+        for key, entry in zip(keys, named, strict=True)
+        if key not in known
     ]
-    return told[::-1], keys[0] if keys else ""
+    return told[::-1], keys
 
 
 def _key(entry: Document) -> list[Any]:

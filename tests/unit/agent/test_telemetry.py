@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,22 @@ from gateway.agent.report.reporting import Reporter
 from gateway.agent.report.sending import line
 from gateway.agent.report.telemetry import telling
 from gateway.agent.state.policy import present
+from gateway.agent.state.slot_state import begun, keep_state, moved, read_state
 from gateway.agent.state.storage import opened, opened_for_reading
 from gateway.agent.update import work
+from gateway.domain.activation import Activation
+from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.domain.errors import UnreachableError
 from gateway.domain.policy import Policy
+from gateway.domain.update import Failure, Step
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
 from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Answer, Call
 from tests.simulators.policy_document import policy_bytes
+
+EARLIER, LATER, MINUTE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC), timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -76,6 +85,71 @@ def test_a_roll_back_is_told_with_its_evidence_once(device: Device) -> None:
     assert "the golden set fails" in second["failure"]["reason"]
     slots = [row["document"]["state"] for row in device.told.of("state") if row["kind"] == "slot"]
     assert slots == ["rolled_back"]
+
+
+def settings_at(device: Device, number: int, phase: str) -> None:
+    """Bring the settings release `number` into a phase of its update."""
+    release = Activation(SETTINGS_SLOT, f"settings/berlin/{number}/release", f"{number:064x}", (), (), 1)
+    with opened(device.folder, CONFIG) as storage:
+        state = read_state(storage.journal, SETTINGS_SLOT)
+        if state.release != release.release:
+            state = begun(state, release, LATER + number * MINUTE, assignment=number, attempt=0)
+        keep_state(storage.journal, moved(state, phase, LATER + number * MINUTE))
+
+
+def roll_back(device: Device, at: datetime) -> None:
+    """Record an update of the model that was rolled back."""
+    with opened(device.folder, CONFIG) as storage:
+        storage.journal.begin(storage.active().slots[SLOT], 2, at)
+        storage.journal.fail(SLOT, Failure(Step.LOAD, "no", {}), at)
+        storage.journal.finish(SLOT, at)
+
+
+def keep_marks(device: Device, marks: dict[str, str], *gone: str) -> None:
+    with closing(sqlite3.connect(device.folder / NAME)) as spool, spool:
+        spool.executemany("INSERT OR REPLACE INTO mark VALUES (?, ?)", marks.items())
+        spool.executemany("DELETE FROM mark WHERE name = ?", [(name,) for name in gone])
+
+
+def update_keys(device: Device) -> list[str]:
+    return [row["document"]["key"] for row in device.told.of("updates")]
+
+
+def test_an_update_whose_predecessor_is_forgotten_repeats_no_history(device: Device) -> None:
+    device.update("1")
+    for number in (1, 2):
+        settings_at(device, number, "")  # the slot remembers one release: this forgets the one before
+        assert device.report() == ""
+        settings_at(device, number, Step.DONE.value)
+        assert device.report() == ""
+    told = update_keys(device)
+    assert (len(told), len(set(told))) == (3, 3)
+
+
+def test_an_update_is_told_after_the_clock_was_set_back(device: Device) -> None:
+    device.update("1")
+    assert device.report() == ""
+    roll_back(device, EARLIER)
+    assert device.report() == ""
+    assert [row["document"]["state"] for row in device.told.of("updates")] == ["committed", "rolled_back"]
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["the newest update is known", "it is forgotten"])
+def test_an_upgrade_repeats_no_history(device: Device, forgotten: bool) -> None:
+    device.update("1")
+    settings_at(device, 1, Step.DONE.value)
+    device.report()
+    told = update_keys(device)
+    keep_marks(device, {"cursor": told[-1]}, "ended")  # as an older agent leaves them: the newest update
+    if forgotten:
+        settings_at(device, 2, "")
+        device.report()
+        assert update_keys(device) == told
+    roll_back(device, LATER + 9 * MINUTE)
+    for _ in range(2):
+        device.report()
+    assert update_keys(device)[: len(told)] == told
+    assert len(update_keys(device)) == len(set(update_keys(device))) == len(told) + 1
 
 
 def test_what_has_not_changed_is_told_now_and_then_only(device: Device) -> None:
