@@ -6,6 +6,7 @@ import gzip
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.fetch.certificate import read_held
+from gateway.agent.fetch.certificate import CA_FILE, read_held, renew
+from gateway.agent.fetch.controller import ControllerClient
 from gateway.agent.report import reporting
 from gateway.agent.report.reporting import Reporter
 from gateway.agent.report.sending import line
@@ -27,6 +29,7 @@ from gateway.domain.policy import Policy, policy_bytes
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
+from tests.simulators.authority import Authority
 from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Answer, Call
 
@@ -262,6 +265,29 @@ def test_a_certificate_is_renewed_at_two_thirds_of_its_life(device: Device) -> N
     assert device.fleet.asked[-1].serial == renewed.serial
     device.report()
     assert sum(call.path.endswith("/certificate") for call in device.fleet.asked) == 1
+
+
+def test_what_checks_the_port_follows_the_device_ca(device: Device) -> None:
+    """The CAs that an answer names replace those of the answer before; others stay."""
+    authority, file = device.fleet.authority, device.folder / CA_FILE
+    old, new, other = authority.file.read_text(), Authority().pem.decode(), Authority().pem.decode()
+
+    def renewed(*chain: str) -> str:
+        def answer(call: Call) -> Answer:
+            made = device.fleet.authority.answer(json.loads(call.body)["csr"], call.device)
+            return 200, {}, json.dumps({"certificate": made, "chain": "".join(chain)}).encode()
+
+        device.fleet.ill["/v1/self/certificate"] = answer
+        with closing(device.connections()) as connections:
+            renew(device.folder, ControllerClient(device.fleet.url, connections, 5.0), DEVICE)
+        return file.read_text()
+
+    file.write_text(old + other)
+    assert renewed(old) == old + other
+    assert renewed(old, new) == old + new + other
+    assert renewed(new, old) == new + old + other
+    file.write_text(new + old + other)
+    assert renewed(old) == old + other  # the new one was given up
 
 
 @pytest.mark.parametrize("certificate", ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
