@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,11 @@ from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.uploading import OWNER_ROLE
 
-SHORT = ("--max-examples", "3")
-LONG = ("--max-examples", "150")
+SHORT = ("--max-examples", "3", "--seed", "7")
+LONG = ("--max-examples", "150", "--seed", "7")
+SEQUENCES = ("--phases", "stateful", "--max-examples", "100")
+SEEDS = range(8)
+"""One run tries only some sequences of requests."""
 PROGRAM = Path(sys.executable).with_name("schemathesis")
 SPARE = 300
 """Tokens before the one that asks: who tries every route must not come upon its own number, and be locked out."""
@@ -45,13 +49,35 @@ ACCEPTED = ("2xx", "3xx", "401", "403", "404", "409", "412", "422", "429", "5xx"
 """Answers to what the schema allows: the tool's own list, 412 and 422. No schema says which state is current (If-Match)
 or which keys were used for another request (Idempotency-Key)."""
 HOOKS = """
-import schemathesis
+import itertools, random, re, schemathesis
 schemathesis.serializer.alias("application/x-ndjson", "text/plain")
 schemathesis.deserializer("text/event-stream")(lambda context, response: response.text)
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if case.path == "/v1/changes":
         case.query["follow"] = "false"  # else it has no end
+@schemathesis.hook
+def after_call(context, case, response):
+    with open("called", "a") as log:
+        log.write(f"{case.method} {case.path}\\n")
+"""
+LINKS = """
+@schemathesis.hook
+def before_load_schema(context, schema):
+    # All follows the list of devices, with names of existing things, and what names one thing follows what named it.
+    named = {(path, verb): {*re.findall("{(.*?)}", path)} for path, item in schema["paths"].items() for verb in item}
+    for first, then in itertools.product(named, repeat=2):
+        if then == ("/v1/devices", "get"):
+            continue
+        if first == ("/v1/devices", "get"):
+            names = {name: random.choice(KNOWN.get(name, ["1"])) for name in named[then]}
+        elif named[then] and named[then] <= named[first]:
+            names = {name: f"$request.path.{name}" for name in named[then]}
+        else:
+            continue
+        answers, wanted = schema["paths"][first[0]][first[1]]["responses"], schema["paths"][then[0]][then[1]]
+        links = answers[next(iter(answers))].setdefault("links", {})
+        links[wanted["operationId"]] = {"operationId": wanted["operationId"], "parameters": names}
 """
 
 
@@ -90,10 +116,15 @@ def _begun(controller: RunningController) -> str:
     return digest
 
 
-def _settings(controller: RunningController) -> str:
-    """Return settings in which half of the names in paths are those of existing things."""
+def _known(controller: RunningController) -> dict[str, Sequence[str]]:
+    """Return names of existing things, by the parameter of paths."""
     known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
     known |= {"slot": [SLOT], "kind": ["conflict"], "role": [OWNER_ROLE], "digest": [_begun(controller)]}
+    return known
+
+
+def _settings(known: Mapping[str, Sequence[str]]) -> str:
+    """Return settings in which half of the names in paths are those of existing things."""
     lines = ['hooks = "hooks.py"', f"checks.positive_data_acceptance.expected-statuses = {json.dumps(ACCEPTED)}"]
     for name, values in known.items():
         lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]
@@ -104,9 +135,10 @@ def _settings(controller: RunningController) -> str:
 
 
 def _run(controller: RunningController, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "hooks.py").write_text(HOOKS)
-    (folder / "schemathesis.toml").write_text(_settings(controller))
-    given = ("--tls-verify", controller.ca_file, "--seed", "7", "--no-color", "--suppress-health-check", "all")
+    known = _known(controller)
+    (folder / "hooks.py").write_text(f"{HOOKS}KNOWN = {known}\n{LINKS}")
+    (folder / "schemathesis.toml").write_text(_settings(known))
+    given = ("--tls-verify", controller.ca_file, "--no-color", "--suppress-health-check", "all")
     return subprocess.run(
         [PROGRAM, "run", f"{controller.url}/schema/openapi.json", *given, *options],
         cwd=folder,
@@ -137,3 +169,20 @@ def test_a_devices_requests(controller, tmp_path) -> None:
 def test_many_more(controller, tmp_path, role) -> None:
     done = _run(controller, tmp_path, *LONG, "--header", f"Authorization: Bearer {controller.token(role)}")
     assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_sequences_of_requests(controller, tmp_path) -> None:
+    """Every operation follows others, with the names that they had."""
+    bearer = ("--header", f"Authorization: Bearer {controller.token()}")
+    called: set[str] = set()
+    for seed in SEEDS:
+        done = _run(controller, tmp_path, *SEQUENCES, "--seed", str(seed), *bearer)
+        assert done.returncode == 0, done.stdout[-8000:]
+        called |= set((tmp_path / "called").read_text().splitlines())
+        print(f"seed {seed}: {len(called)} operations", re.findall("[0-9]+ covered|[0-9]+ generated", done.stdout))
+    with controller.client() as admin:
+        paths = admin.get("/schema/openapi.json").json()["paths"]
+    missing = {f"{verb.upper()} {path}" for path, item in paths.items() for verb in item} - called
+    assert not missing

@@ -73,6 +73,18 @@ def read_held(folder: Path) -> HeldCertificate | None:
     return HeldCertificate(device, f"{certificate.serial_number:x}", begins, expires)
 
 
+def told_expired(settings: FetchSettings, folder: Path, now: datetime) -> str:
+    """Return words to put before a connection's failure if the certificate in the store has expired, else "".
+
+    A server ends the handshake with an expired certificate, which looks like a broken connection.
+    """
+    held = read_held(folder) if settings.certificate_file is None else None
+    if held is None or now < held.expires:
+        return ""
+    times = f"expired at {held.expires:%FT%TZ}; the time here is {now:%FT%TZ}"
+    return f"this device's certificate {times}; enrol it again with a token for it (edge-agent enrol): "
+
+
 def pending_key(folder: Path) -> EllipticCurvePrivateKey:
     """Return the key that has no certificate yet; make it and write it to disk if there is none.
 

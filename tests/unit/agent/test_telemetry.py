@@ -267,6 +267,20 @@ def test_a_certificate_is_renewed_at_two_thirds_of_its_life(device: Device) -> N
     assert sum(call.path.endswith("/certificate") for call in device.fleet.asked) == 1
 
 
+def test_a_device_whose_certificate_expired_says_so(device: Device) -> None:
+    authority = device.fleet.authority
+    authority.begins = -2 * authority.lives
+    device.fleet.tokens["again"] = DEVICE
+    enrol(EnrolmentInput(device.fleet.url, "again"), device.folder, CONFIG)
+    expired = "this device's certificate expired at "
+    assert device.report().startswith(expired)
+    assert device.asked_once().problem.startswith(expired)
+    authority.begins = -authority.lives / 100
+    device.fleet.tokens["then"] = DEVICE
+    enrol(EnrolmentInput(device.fleet.url, "then"), device.folder, CONFIG)
+    assert "expired" not in device.asked_once().problem
+
+
 def test_what_checks_the_port_follows_the_device_ca(device: Device) -> None:
     """The CAs that an answer names replace those of the answer before; others stay."""
     authority, file = device.fleet.authority, device.folder / CA_FILE
