@@ -50,6 +50,7 @@ class Patient(httpx.HTTPTransport):
         while True:
             with suppress(httpx.TransportError):
                 answer = super().handle_request(request)
+                answer.read()
                 if answer.status_code != 503:
                     return answer
                 answer.close()
@@ -156,7 +157,7 @@ def go_through(fleet: ServedFleet, folder: Path, part: int) -> None:
             _check(fleet, played, (first, second), found)
     print(f"\nkilled at {len(died)} steps in {took_s:.0f} s; commands repeated: {ann.repeated}")
     print(found["problems"], found["answers"])
-    assert len(died) > 100 / part
+    assert len(died) >= (60 if part == 1 else 1)
 
 
 def _published(ann: Operator, key: bytes) -> None:
@@ -171,8 +172,7 @@ def _published(ann: Operator, key: bytes) -> None:
 def _check(fleet: ServedFleet, played: Played, rollouts: tuple[str, str], found: dict[str, Any]) -> None:
     work, (first, second) = fleet.repository.workspace, rollouts
     assert verify(work.public, datetime.now(UTC), work.settings).findings == ()
-    left = [file for name in ("drafts", "staged", "uploads") for file in (work.folder / name).rglob("*")]
-    assert [file for file in left if file.is_file() and file.name != ".lock"] == []
+    assert [*(work.folder / "drafts").iterdir(), *(work.folder / "uploads").glob("[!.]*")] == []
     assert not [*work.public.rglob("*.part")]
     assert found["distrusted"] == 0
     listed = answered(played.operator.get("/v1/rollouts"))["items"]
@@ -184,7 +184,7 @@ def _check(fleet: ServedFleet, played: Played, rollouts: tuple[str, str], found:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("kind", "part"), [("sqlite", 20), *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in KINDS)]
+    ("kind", "part"), [("sqlite", 12), *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in KINDS)]
 )
 def test_a_controller_that_is_killed_at_every_step(kind: str, part: int, tmp_path: Path) -> None:
     """In `make test` at a few of them."""
