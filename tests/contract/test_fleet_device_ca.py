@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,10 +21,10 @@ from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import read_place
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.asking import csr, new_key
+from tests.simulators.authority import ca_of_the_guide
 from tests.simulators.databases import KINDS, NOW, database, enrolled, url
 
 __all__ = ["database"]
-GUIDE = Path(__file__).parents[2] / "fleet" / "README.md"
 
 
 def started(database: Database, folder: Path, machine: str = "one") -> Authority:
@@ -121,8 +118,7 @@ def test_a_ca_that_trusts_the_one_before_follows_it(database: Database, tmp_path
 
 def test_a_ca_as_the_guide_makes_it_follows(database: Database, tmp_path: Path) -> None:
     first = started(database, tmp_path)
-    (command,) = re.findall(r"^ *(openssl req -x509 .*)$", GUIDE.read_text().replace("\\\n", " "), re.MULTILINE)
-    subprocess.run(shlex.split(command), cwd=tmp_path, capture_output=True, check=True)
+    ca_of_the_guide(tmp_path)
     (tmp_path / "new-ca.key").replace(tmp_path / "ca.key")
     (tmp_path / "ca.pem").write_bytes((tmp_path / "new-ca.pem").read_bytes() + first.pem)
     now = datetime.now(UTC) + timedelta(seconds=1)

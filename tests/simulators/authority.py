@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from fleet.controller.authority.ca import key_usage
 
 PEM = serialization.Encoding.PEM
+GUIDE = Path(__file__).parents[2] / "fleet" / "README.md"
 
 
 class Authority:
@@ -63,3 +67,9 @@ class Authority:
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else [])
+
+
+def ca_of_the_guide(folder: Path) -> None:
+    """Make new-ca.key and new-ca.pem in a folder, by the command in fleet/README.md."""
+    (command,) = re.findall(r"^ *(openssl req -x509 .*)$", GUIDE.read_text().replace("\\\n", " "), re.MULTILINE)
+    subprocess.run(shlex.split(command), cwd=folder, capture_output=True, check=True)

@@ -177,11 +177,17 @@ def playing(
 
 @contextmanager
 def simulating(
-    asked: Asked, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
+    asked: Asked,
+    folder: Path,
+    count: int,
+    shares: Mapping[str, float],
+    *words: str,
+    limit_s: float = 60.0,
+    program: str = "fleet.simulation",
 ) -> Iterator[Played]:
     """Run a simulation with the options `words`. Yield once all devices are enrolled."""
     (folder / "operator").write_text(asked.token)
-    command = [sys.executable, "-m", "fleet.simulation", "run", "--devices", str(count), "--json", "--url", *asked.urls]
+    command = [sys.executable, "-m", program, "run", "--devices", str(count), "--json", "--url", *asked.urls]
     command += ["--ca", str(asked.ca_file), "--reported", str(folder / "told")]
     command += [word for name, share in shares.items() for word in (f"--{name}", str(share))]
     known = "devices WHERE profile <> ''"

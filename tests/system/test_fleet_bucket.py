@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
 import httpx
+import onnx
 import pytest
 
-from fleet.controller.config import load_config
+from fleet.controller.blobs.settings import BlobSettings, S3Settings
+from fleet.controller.config import FleetConfig, load_config
 from tests.simulators.controller import controlling
+from tests.simulators.fleet_device import ONE_VARIANT, exchange_artifact
 from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.lost_s3 import LOSSES, LostS3, lost_s3
+from tests.simulators.member_device import PATIENT, MemberDevice, member_device
+from tests.simulators.operator import until
 from tests.simulators.publisher import MODELS, Publisher
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 from tests.simulators.s3_trouble import cut_back, cut_there, refuse, troubled
@@ -74,6 +81,55 @@ def test_a_device_is_sent_to_the_bucket_and_finds_the_bytes(s3: S3Server, tmp_pa
         sent = device.get(path)
         assert sent.status_code == 302
         assert httpx.get(sent.headers["location"], trust_env=False).content == b"the bytes"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_wave_waits_for_a_bucket_that_is_lost(s3: S3Server, tmp_path: Path, state: Path) -> None:
+    """No device fails for it, what runs serves on, and each goes on when the bucket is back."""
+    with lost_s3(s3.endpoint, tmp_path / "way") as way:
+        bucket = S3Settings(bucket=BUCKET, endpoint=s3.endpoint, public_endpoint=way.url, prefix="wave")
+        config = FleetConfig(blobs=BlobSettings(s3=bucket))
+        with member_device(tmp_path, state, config) as device, device.fleet.client() as operator:
+            _enrolled(device, way)
+            for number, loss in enumerate(("", *LOSSES)):
+                target = device.publish(_changed)
+                for file in (device.repository.public / "blobs/sha256").iterdir():
+                    s3.client().put_object(Bucket=BUCKET, Key=f"wave/{file.name}", Body=file.read_bytes())
+                rollout = f"/v1/rollouts/{device.roll_out(operator, target)}"
+                until(lambda: _states(operator, rollout) == ["offered"], "it is not offered")  # noqa: B023
+                way.loss, way.lost = loss, 0
+                if loss:
+                    assert device.sync().code == 3
+                    assert list(device.serving) == [str(number)]
+                    assert way.lost > 0
+                    assert _states(operator, rollout)[0] in {"offered", "downloading"}
+                    assert operator.get(rollout).json()["state"] == "running"
+                way.loss, back = "", time.monotonic()
+                done = device.sync()
+                assert (done.code, list(device.serving)) == (0, [str(number + 1)]), done.err
+                print(f"{loss or 'never lost'}: installed {time.monotonic() - back:.1f} s after the bucket was back")
+                until(lambda: operator.get(rollout).json()["state"] == "finished", "it does not end")  # noqa: B023
+                assert _states(operator, rollout) == ["committed"]
+
+
+def _enrolled(device: MemberDevice, way: LostS3) -> None:
+    """Enrol; devices trust the controller's CA and that of the bucket."""
+    file = device.folder / "trusted.pem"
+    file.write_bytes(device.fleet.ca_file.read_bytes() + way.ca_pem)
+    device.configure(fetch=PATIENT | {"ca_file": str(file), "read_timeout_s": 2.0})
+    assert device.enrol().code == 0
+
+
+def _changed(version: Path) -> None:
+    """Give the version a file of its own, so that it has to be fetched."""
+    model = onnx.load(version / ONE_VARIANT / "model.onnx")
+    model.doc_string = str(version)
+    exchange_artifact(version, model.SerializeToString())
+
+
+def _states(operator: httpx.Client, rollout: str) -> list[str]:
+    return [one["state"] for one in operator.get(f"{rollout}/devices").json()["items"]]
 
 
 def _public(publisher: Publisher) -> dict[Path, bytes]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,18 @@ from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.uploading import OWNER_ROLE
 
-SHORT = ("--max-examples", "3")
-LONG = ("--max-examples", "150")
+SHORT = ("--max-examples", "3", "--seed", "7")
+LONG = ("--max-examples", "150", "--seed", "7")
+SEQUENCES = ("--phases", "stateful", "--max-examples", "50", "--seed", "7")
+GROUPS = (
+    "rollouts",
+    "devices",
+    "drafts|blobs|publication|releases",
+    "enrol|tokens|self",
+    "alerts|audit|changes|events",
+)
+"""Operations whose sequences are tried together with the list of devices, by their paths. Of all 73 at once the tool
+tries few."""
 PROGRAM = Path(sys.executable).with_name("schemathesis")
 SPARE = 300
 """Tokens before the one that asks: who tries every route must not come upon its own number, and be locked out."""
@@ -29,6 +40,7 @@ NO_SCHEMA_SAYS = {
     "POST /v1/self/certificate": "what a certificate request is",
     "POST /v1/self/telemetry": "what a line of it is",
     "POST /v1/blobs": "how large a file of a release may be",
+    "POST /v1/drafts/{role}/signatures": "that each key is named once",
     "POST /v1/rollouts": "which releases there are, and the language of queries",
     "GET /v1/alerts": "the language of queries",
     "GET /v1/changes": "the language of queries",
@@ -41,17 +53,39 @@ NO_SCHEMA_SAYS = {
     "PUT /v1/rollouts/{rollout}": "which releases there are, and the language of queries",
 }
 """Routes that may refuse what their schema allows. On all others that is a finding (`positive_data_acceptance`)."""
-ACCEPTED = ("2xx", "3xx", "401", "403", "404", "409", "412", "422", "429", "5xx")
+ACCEPTED = ("2xx", "3xx", "401", "403", "404", "405", "409", "412", "422", "429", "5xx")
 """Answers to what the schema allows: the tool's own list, 412 and 422. No schema says which state is current (If-Match)
-or which keys were used for another request (Idempotency-Key)."""
+or which keys were used for another request (Idempotency-Key). A name that an answer left empty is 405 in a path."""
 HOOKS = """
-import schemathesis
+import itertools, random, re, schemathesis
 schemathesis.serializer.alias("application/x-ndjson", "text/plain")
 schemathesis.deserializer("text/event-stream")(lambda context, response: response.text)
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if case.path == "/v1/changes":
         case.query["follow"] = "false"  # else it has no end
+@schemathesis.hook
+def after_call(context, case, response):
+    with open("called", "a") as log:
+        log.write(f"{case.method} {case.path}\\n")
+"""
+LINKS = """
+@schemathesis.hook
+def before_load_schema(context, schema):
+    # All follows the list of devices, with names of existing things, and what names one thing follows what named it.
+    named = {(path, verb): {*re.findall("{(.*?)}", path)} for path, item in schema["paths"].items() for verb in item}
+    for first, then in itertools.product(named, repeat=2):
+        if then == ("/v1/devices", "get"):
+            continue
+        if first == ("/v1/devices", "get"):
+            names = {name: random.choice(KNOWN.get(name, ["1"])) for name in named[then]}
+        elif named[then] and named[then] <= named[first]:
+            names = {name: f"$request.path.{name}" for name in named[then]}
+        else:
+            continue
+        answers, wanted = schema["paths"][first[0]][first[1]]["responses"], schema["paths"][then[0]][then[1]]
+        links = answers[next(iter(answers))].setdefault("links", {})
+        links[wanted["operationId"]] = {"operationId": wanted["operationId"], "parameters": names}
 """
 
 
@@ -90,10 +124,15 @@ def _begun(controller: RunningController) -> str:
     return digest
 
 
-def _settings(controller: RunningController) -> str:
-    """Return settings in which half of the names in paths are those of existing things."""
+def _known(controller: RunningController) -> dict[str, Sequence[str]]:
+    """Return names of existing things, by the parameter of paths."""
     known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
     known |= {"slot": [SLOT], "kind": ["conflict"], "role": [OWNER_ROLE], "digest": [_begun(controller)]}
+    return known
+
+
+def _settings(known: Mapping[str, Sequence[str]]) -> str:
+    """Return settings in which half of the names in paths are those of existing things."""
     lines = ['hooks = "hooks.py"', f"checks.positive_data_acceptance.expected-statuses = {json.dumps(ACCEPTED)}"]
     for name, values in known.items():
         lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]
@@ -104,9 +143,10 @@ def _settings(controller: RunningController) -> str:
 
 
 def _run(controller: RunningController, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "hooks.py").write_text(HOOKS)
-    (folder / "schemathesis.toml").write_text(_settings(controller))
-    given = ("--tls-verify", controller.ca_file, "--seed", "7", "--no-color", "--suppress-health-check", "all")
+    known = _known(controller)
+    (folder / "hooks.py").write_text(f"{HOOKS}KNOWN = {known}\n{LINKS}")
+    (folder / "schemathesis.toml").write_text(_settings(known))
+    given = ("--tls-verify", controller.ca_file, "--no-color", "--suppress-health-check", "all")
     return subprocess.run(
         [PROGRAM, "run", f"{controller.url}/schema/openapi.json", *given, *options],
         cwd=folder,
@@ -137,3 +177,18 @@ def test_a_devices_requests(controller, tmp_path) -> None:
 def test_many_more(controller, tmp_path, role) -> None:
     done = _run(controller, tmp_path, *LONG, "--header", f"Authorization: Bearer {controller.token(role)}")
     assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_sequences_of_requests(controller, tmp_path) -> None:
+    """Operations follow others, with the names that they had. Printed is what no sequence reached."""
+    bearer = ("--header", f"Authorization: Bearer {controller.token()}")
+    for group in (*GROUPS, "telemetry|health|metrics|problems"):
+        done = _run(controller, tmp_path, *SEQUENCES, "--include-path-regex", f"/({group})|^/v1/devices$", *bearer)
+        assert done.returncode == 0, done.stdout[-8000:]
+        print(group, re.findall("[0-9]+ covered|[0-9]+ generated", done.stdout))
+    called = set((tmp_path / "called").read_text().splitlines())
+    with controller.client() as admin:
+        paths = admin.get("/schema/openapi.json").json()["paths"]
+    print("not reached:", {f"{verb.upper()} {path}" for path, item in paths.items() for verb in item} - called)

@@ -71,8 +71,8 @@ def enrol(request: Call, data: JSONBody[EnrolmentAsked]) -> Enrolled:
 
 
 def chain(control: Control) -> str:
-    """Return the CA certificate that a device sends together with its own."""
-    return control.authority.certificate_pem.decode()
+    """Return the fleet's CA certificates, that which signs now first. Devices trust a port's certificate of each."""
+    return control.authority.pem.decode()
 
 
 HANDLERS = (enrol,)

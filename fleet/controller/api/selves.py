@@ -40,7 +40,7 @@ class RenewalAsked(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The next certificate, and the CA's. The one before is valid until it expires."""
+    """The next certificate, and those of the CAs. The one before is valid until it expires."""
 
     certificate: str
     chain: str

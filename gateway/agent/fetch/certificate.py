@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FILE = "device.pem"
 PENDING_FILE = "device-next.key"
 CA_FILE = "ca.pem"
-"""Certificates that may sign the controller's certificate, if they were given at enrolment."""
+"""Certificates that may sign the controller's certificate, if they were given at enrolment. They follow the fleet's."""
 KEY_MODE = 0o600
 RENEW_AT_SHARE = 2 / 3
 """Share of the certificate's validity after which it is renewed. The rest is a reserve for controller outages."""
@@ -71,6 +71,18 @@ def read_held(folder: Path) -> HeldCertificate | None:
     device = str(names[0].value) if names else ""
     begins, expires = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return HeldCertificate(device, f"{certificate.serial_number:x}", begins, expires)
+
+
+def told_expired(settings: FetchSettings, folder: Path, now: datetime) -> str:
+    """Return words to put before a connection's failure if the certificate in the store has expired, else "".
+
+    A server ends the handshake with an expired certificate, which looks like a broken connection.
+    """
+    held = read_held(folder) if settings.certificate_file is None else None
+    if held is None or now < held.expires:
+        return ""
+    times = f"expired at {held.expires:%FT%TZ}; the time here is {now:%FT%TZ}"
+    return f"this device's certificate {times}; enrol it again with a token for it (edge-agent enrol): "
 
 
 def pending_key(folder: Path) -> EllipticCurvePrivateKey:
@@ -138,11 +150,32 @@ def renew(folder: Path, controller: ControllerClient, device: str) -> HeldCertif
     body = json.dumps({"csr": signing_request(key, device)}).encode()
     answer = controller.send("POST", "/v1/self/certificate", body, "application/json")
     try:
-        keep(folder, key, *texts(answer, "certificate", "chain"))
+        certificate, chain = texts(answer, "certificate", "chain")
+        _trust(folder, chain)
+        keep(folder, key, certificate, chain)
     except ValueError as error:
         raise FetchError(f"the controller's answer is no certificate: {error!s:.200}", final=True) from error
     forget_pending(folder)
     return read_held(folder)
+
+
+def _trust(folder: Path, chain: str) -> None:
+    """Let `CA_FILE` follow the fleet's CAs, if they are in it: those of `chain` replace those of the last answer.
+
+    Raise ValueError if `chain` holds no certificates, StoreError.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    file = folder / CA_FILE
+    if not chain or not file.is_file():
+        return
+    before = x509.load_pem_x509_certificates((folder / FILE).read_bytes())[1:]
+    given, now = (x509.load_pem_x509_certificates(content) for content in (file.read_bytes(), chain.encode()))
+    others = [one for one in given if one not in before and one not in now]
+    if len(others) < len(given) and given != [*now, *others]:
+        with store_errors(file):
+            write_file(file, b"".join(one.public_bytes(Encoding.PEM) for one in [*now, *others]))
 
 
 def _is_held(folder: Path, key: EllipticCurvePrivateKey) -> bool:

@@ -19,7 +19,7 @@ from gateway.agent import events
 from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient
-from gateway.agent.fetch.certificate import read_held, renew
+from gateway.agent.fetch.certificate import read_held, renew, told_expired
 from gateway.agent.fetch.controller import UNWELCOME, ControllerClient
 from gateway.agent.report.diagnostics import REMEMBERED, diagnose
 from gateway.agent.report.health_report import Subject
@@ -184,6 +184,8 @@ class _Report:
         problem = str(failed[0]) if failed else ""
         if failed and failed[-1].status in UNWELCOME:
             problem = f"the fleet refuses this device; enrol it again: {failed[-1]}"
+        elif failed and not failed[-1].status:
+            problem = told_expired(self._config.fetch, self._storage.folder, self._now) + problem
         if problem:
             get_logger("telemetry").warning(events.REPORT_NOT_SENT, problem=problem)
         self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))

@@ -14,7 +14,7 @@ from gateway.agent.answers import plain
 from gateway.agent.clock import Clocks, read_clocks, system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient, DaemonRefusedError
-from gateway.agent.fetch.certificate import with_certificate
+from gateway.agent.fetch.certificate import told_expired, with_certificate
 from gateway.agent.fetch.folder import FolderSource, open_source
 from gateway.agent.signals import Alarm
 from gateway.agent.state.identity import read_identity
@@ -186,7 +186,8 @@ class Agent:
             if error.kind == SUSPENDED_KIND:
                 problem = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
                 return PollResult(None, SUSPENDED, problem)
-            return PollResult(None, "unreachable", str(error), error.retry_after_s)
+            expired = "" if error.status else told_expired(self._config.fetch, self._storage.folder, system_now())
+            return PollResult(None, "unreachable", f"{expired}{error}", error.retry_after_s)
         except UnreachableError as error:
             return PollResult(None, "daemon", str(error))
         except DaemonRefusedError as error:

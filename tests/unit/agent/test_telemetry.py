@@ -17,7 +17,8 @@ import pytest
 
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.fetch.certificate import read_held
+from gateway.agent.fetch.certificate import CA_FILE, read_held, renew
+from gateway.agent.fetch.controller import ControllerClient
 from gateway.agent.report import reporting
 from gateway.agent.report.reporting import Reporter
 from gateway.agent.report.sending import line
@@ -34,6 +35,7 @@ from gateway.domain.update import Failure, Step
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
+from tests.simulators.authority import Authority
 from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Answer, Call
 from tests.simulators.policy_document import policy_bytes
@@ -337,6 +339,43 @@ def test_a_certificate_is_renewed_at_two_thirds_of_its_life(device: Device) -> N
     assert device.fleet.asked[-1].serial == renewed.serial
     device.report()
     assert sum(call.path.endswith("/certificate") for call in device.fleet.asked) == 1
+
+
+def test_a_device_whose_certificate_expired_says_so(device: Device) -> None:
+    authority = device.fleet.authority
+    authority.begins = -2 * authority.lives
+    device.fleet.tokens["again"] = DEVICE
+    enrol(EnrolmentInput(device.fleet.url, "again"), device.folder, CONFIG)
+    expired = "this device's certificate expired at "
+    assert device.report().startswith(expired)
+    assert device.asked_once().problem.startswith(expired)
+    authority.begins = -authority.lives / 100
+    device.fleet.tokens["then"] = DEVICE
+    enrol(EnrolmentInput(device.fleet.url, "then"), device.folder, CONFIG)
+    assert "expired" not in device.asked_once().problem
+
+
+def test_what_checks_the_port_follows_the_device_ca(device: Device) -> None:
+    """The CAs that an answer names replace those of the answer before; others stay."""
+    authority, file = device.fleet.authority, device.folder / CA_FILE
+    old, new, other = authority.file.read_text(), Authority().pem.decode(), Authority().pem.decode()
+
+    def renewed(*chain: str) -> str:
+        def answer(call: Call) -> Answer:
+            made = device.fleet.authority.answer(json.loads(call.body)["csr"], call.device)
+            return 200, {}, json.dumps({"certificate": made, "chain": "".join(chain)}).encode()
+
+        device.fleet.ill["/v1/self/certificate"] = answer
+        with closing(device.connections()) as connections:
+            renew(device.folder, ControllerClient(device.fleet.url, connections, 5.0), DEVICE)
+        return file.read_text()
+
+    file.write_text(old + other)
+    assert renewed(old) == old + other
+    assert renewed(old, new) == old + new + other
+    assert renewed(new, old) == new + old + other
+    file.write_text(new + old + other)
+    assert renewed(old) == old + other  # the new one was given up
 
 
 @pytest.mark.parametrize("certificate", ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
