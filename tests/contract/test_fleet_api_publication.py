@@ -121,15 +121,15 @@ def test_replicas_that_share_the_folder_go_on_with_each_others_uploads(controlle
     first, second = (Uploads(control.database, control.workspace, DraftSettings()) for _ in range(2))
     digest = "a" * 64
     first.begin(digest, 4, "ci", now)
-    appending = first.append(digest, 0)
+    appending = first.append(digest, 0, "ci")
     with pytest.raises(ProblemError, match="another request adds to this file"):
-        second.append(digest, 0)
+        second.append(digest, 0, "ci")
     appending.add(b"ab")
     appending.sync()
     appending.close()
-    assert second.find(digest).received_bytes == 2
+    assert second.find(digest, "ci").received_bytes == 2
     with pytest.raises(ProblemError, match="has 2 of 4 bytes"):
-        second.append(digest, 0)
+        second.append(digest, 0, "ci")
 
 
 def test_a_version_of_the_programs_is_published_from_elsewhere(controller, tmp_path) -> None:

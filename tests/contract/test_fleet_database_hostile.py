@@ -125,8 +125,8 @@ def test_every_function_that_takes_text_is_found() -> None:
 def value_for(kind: Any, text: str) -> Any:
     """Return a value of this type whose every text is `text`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind is str or origin is Callable:
-        return text if kind is str else lambda: value_for(inner[1], text)
+    if kind is str or origin in {Callable, typing.Literal}:
+        return text if kind is str else inner[-1] if origin is typing.Literal else lambda: value_for(inner[1], text)
     if kind in PLAIN:
         return PLAIN[kind]
     if dataclasses.is_dataclass(kind):

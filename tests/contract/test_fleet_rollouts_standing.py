@@ -238,7 +238,7 @@ def test_a_slot_of_a_served_device_can_be_emptied_and_a_new_device_of_its_name_i
     device_removal.withdraw(fleet.rolling, "a", "meter-reader", motive, permit=lambda _: None)  # type: ignore[arg-type, return-value]
     served(fleet, rollout)
     with fleet.database.write() as connection:
-        devices.revoke(connection, "b", "broken", fleet.now)
+        devices.change_state(connection, "b", "revoke", "broken", fleet.now)
     fleet.turn(1)
     with fleet.database.write() as connection:
         removal.remove(connection, "b", fleet.now)
@@ -253,10 +253,10 @@ def test_a_revoked_device_supersedes_nothing_and_one_that_is_readmitted_keeps_wh
     fleet.enrol(["a", "b"])
     rollout = standing(fleet, "a", "b")
     with fleet.database.write() as connection:
-        devices.revoke(connection, "a", "lost", fleet.now)
+        devices.change_state(connection, "a", "revoke", "lost", fleet.now)
     fleet.turn(1)
     with fleet.database.write() as connection:
-        devices.readmit(connection, "a")
+        devices.change_state(connection, "a", "readmit", "", fleet.now)
     fleet.enrol(["a"])
     served(fleet, rollout)
     assert (fleet.status(rollout), fleet.targets(["a"])) == (Status.STANDING, {"a": V2})

@@ -198,7 +198,9 @@ async def test_two_gateways_with_one_client_id_are_named_and_do_not_fight(
         )
         await until(lambda: one.counters()["connected"] + other.counters()["connected"] == 1)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert any("if two gateways have one [gateway] id, change one of them" in message for message in messages)
+    assert any(
+        "if the identity is used twice, give each gateway its own [gateway] id" in message for message in messages
+    )
 
 
 async def test_a_network_that_is_cut_again_and_again_is_no_second_client(

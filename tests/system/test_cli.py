@@ -41,7 +41,16 @@ def told(done, code):
 
 def test_probe(cli):
     inventory = told(cli("probe", "--json"), 0)
-    assert list(inventory) == ["arch", "board", "cpu", "memory_bytes", "accelerators", "profile", "profile_from"]
+    assert list(inventory) == [
+        "arch",
+        "board",
+        "cpu",
+        "memory_bytes",
+        "accelerators",
+        "profile",
+        "profile_from",
+        "providers",
+    ]
     assert list(inventory["board"]) == ["model", "compatible"]
     assert list(inventory["cpu"]) == ["vendor", "model", "cores", "features"]
     assert inventory["memory_bytes"] > 0
@@ -53,7 +62,7 @@ def test_explain(cli):
     assert {"model", "profile", "chosen", "variants"} <= set(explained)
     assert (explained["model"], len(explained["variants"]) >= 7) == ("activity", True)
     for variant in explained["variants"]:
-        keys = ["name", "runtime", "precision", "accelerator", "rank", "eligible", "reason", "measured"]
+        keys = ["name", "runtime", "precision", "accelerator", "provider", "rank", "eligible", "reason", "measured"]
         keys += ["level", "joining", "remarks"]
         assert list(variant) == keys
         assert variant["reason"]

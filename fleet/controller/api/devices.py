@@ -269,12 +269,13 @@ def resume_device(request: Call, device: NameInPath, data: JSONBody[Because | No
     return _changed(request, device, "resume", data)
 
 
-def _changed(request: Call, device: str, operation: str, data: Because | None) -> DeviceEntry:
+def _changed(request: Call, device: str, operation: devices.Operation, data: Because | None) -> DeviceEntry:
     """Change the state of a device, with an entry in the audit log if that changes anything."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     because = data.because if data else ""
     with control.database.write() as connection:
-        enrolment.hold(connection)
+        if operation == "readmit":
+            enrolment.hold(connection)  # what takes away does not wait for an enrolment in progress
         devices.lock(connection, device)
         check_device(request, connection, known_device(request, connection, identity, device))
         changed = devices.change_state(connection, device, operation, because, now)

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
@@ -46,7 +46,8 @@ class EnrolmentState(enum.StrEnum):
     REVOKED = "revoked"
 
 
-TRANSITIONS: Mapping[str, tuple[frozenset[EnrolmentState], EnrolmentState]] = {
+Operation = Literal["enrol", "suspend", "resume", "revoke", "readmit"]
+TRANSITIONS: Mapping[Operation, tuple[frozenset[EnrolmentState], EnrolmentState]] = {
     "enrol": (frozenset({EnrolmentState.PRE_REGISTERED, EnrolmentState.ENROLLED}), EnrolmentState.ENROLLED),
     "suspend": (frozenset({EnrolmentState.ENROLLED}), EnrolmentState.SUSPENDED),
     "resume": (frozenset({EnrolmentState.SUSPENDED}), EnrolmentState.ENROLLED),
@@ -150,7 +151,7 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
         raise ConflictError(f"the device {device!r:.140} is {state}; an operator may {word} it")
 
 
-def change_state(connection: Connection, device: str, operation: str, because: str, now: datetime) -> bool:
+def change_state(connection: Connection, device: str, operation: Operation, because: str, now: datetime) -> bool:
     """Carry out an operation of `TRANSITIONS`. Return False if the device was suspended, or revoked, already.
 
     The caller revokes the certificates of a revoked device. Raise ConflictError in any other state, AbsentError.
