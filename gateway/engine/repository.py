@@ -117,6 +117,7 @@ class ModelRepository:
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
         """Implement `Serving.unload`. Raises RequestError DENIED for a version that is served, not staged."""
         await self._staging.unstage(model, version, drain_s)
+        self.changed()  # an exclusive accelerator may be free
 
     async def load(self, model: str) -> None:
         """Implement `Repository.load`. Raises UNAVAILABLE with the reason if a version found on disk does not pass."""
@@ -247,6 +248,7 @@ class ModelRepository:
                 await self._bring_up_all(due)
                 if any(self._registry.record(one.name, one.version).retry is None for one in due):
                     self.decided()
+                    self.changed()
 
     async def _follow(self, releases: Sequence[Release], only: str = "", *, again: bool = True) -> None:
         """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""

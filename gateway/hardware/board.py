@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gateway.domain.inventory import Board
 from gateway.hardware.chips import BOARDS, chip_by_fact
@@ -28,6 +29,7 @@ PLACEHOLDERS = (
 """Placeholders that board makers leave in DMI fields."""
 
 
+@lru_cache(maxsize=1)  # each family asks, and the kernel takes milliseconds to write /proc/cpuinfo
 def identify(tree: Tree) -> tuple[tuple[str, ...], str]:
     """Return the board's `compatible` strings, most specific first, and their origin; () and "" if unknown.
 

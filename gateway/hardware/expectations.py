@@ -12,7 +12,7 @@ from gateway.hardware.tree import Tree
 PCI = "/sys/bus/pci"
 PROCESSORS = {
     "intel-npu": re.compile(r"Core\(TM\) Ultra"),
-    "amd-npu": re.compile(r"Ryzen AI|Ryzen [3579] (?:PRO )?[78][689]4[05](?:U|H)", re.IGNORECASE),
+    "amd-npu": re.compile(r"Ryzen AI|Ryzen [3579] (?:PRO )?[78][689]4[05](?:U|HS?)\b", re.IGNORECASE),
 }
 """Kind of accelerator by the name of the processor that has it."""
 MODULES = {

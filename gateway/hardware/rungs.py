@@ -13,6 +13,9 @@ from gateway.hardware.tree import GROUP_READ_WRITE, OVERFLOW_GROUP, Tree
 
 EXTRA = ("updates/dkms", "extra")
 """Folders of modules that do not come with the kernel."""
+OUT_OF_TREE = ("apex", "hailo_pci", "hailo1x_pci", "nvidia")
+"""Modules that never come with a kernel, so that no distribution's key has signed them."""
+PACKED = ("", ".xz", ".zst", ".gz")
 CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SIGN = "sign it: sudo mokutil --import /var/lib/dkms/mok.pub, restart and confirm the key, or switch Secure Boot off"
@@ -64,7 +67,7 @@ def driver_rung(
         detail = f"{bound} is bound, not {' or '.join(wanted)}"
         return Rung("driver", False, detail, reserved if bound == "vfio-pci" else remedy)
     if (loaded := loaded_module(tree, wanted)) is None:
-        return Rung("driver", False, *_unloaded(tree, wanted[0], remedy))
+        return Rung("driver", False, *_unloaded(tree, wanted, remedy))
     if firmware and firmware.ok is False:
         return Rung("driver", None, f"module {loaded} is loaded, and binds when it finds its firmware")
     why = f"sudo dmesg | grep -iE '{loaded}|firmware' tells why it refused (firmware, kernel version, interrupts)"
@@ -153,18 +156,17 @@ def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) 
     )
 
 
-def _unloaded(tree: Tree, module: str, remedy: str) -> tuple[str, str]:
+def _unloaded(tree: Tree, wanted: Sequence[str], remedy: str) -> tuple[str, str]:
     """Return detail and remedy for a device without driver whose module is not loaded."""
-    release, kernels = tree.line("/proc/sys/kernel/osrelease") or "", tree.names("/lib/modules")
-    files = [
-        (kernel, name) for kernel in kernels for way in EXTRA for name in tree.names(f"/lib/modules/{kernel}/{way}")
-    ]
-    built = [kernel for kernel, name in files if name.startswith(f"{module}.ko")]
+    release, module = tree.line("/proc/sys/kernel/osrelease") or "", next(filter(OUT_OF_TREE.count, wanted), wanted[0])
+    ends = [f"{way}/{module}.ko{packed}" for way in EXTRA for packed in PACKED]
+    kernels = tree.names("/lib/modules")
+    built = [kernel for kernel in kernels if any(tree.exists(f"/lib/modules/{kernel}/{end}") for end in ends)]
     if release and built and release not in built:
         detail = f"no driver is bound: {module} is built for {', '.join(built)}, but {release} runs"
         build = f"sudo apt install linux-headers-{release} && sudo dkms autoinstall && sudo modprobe {module}"
         return detail, f"{build}; if it does not compile, take a newer package of the driver or start the older kernel"
-    if not (tree.read_text(SECURE_BOOT) or "").endswith("\x01"):
+    if not (built or module in OUT_OF_TREE) or not (tree.read_text(SECURE_BOOT) or "").endswith("\x01"):
         return "no driver is bound", remedy
     return (
         f"no driver is bound: Secure Boot refuses {module} unless its key is enrolled",

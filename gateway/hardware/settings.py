@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gateway.domain.errors import ConfigurationError
 from gateway.hardware.chips import BOARDS
+
+COMPATIBLE = re.compile(r"[A-Za-z0-9._+-]{1,40},[A-Za-z0-9._+-]{1,80}")
+"""Form of a board's string in a device tree: maker and model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class HardwareSettings:
 
     def __post_init__(self) -> None:
         """Refuse an unknown board. Raises ConfigurationError."""
-        if self.board and self.board not in BOARDS and "," not in self.board:
+        if self.board and self.board not in BOARDS and not COMPATIBLE.fullmatch(self.board):
             known = f"a string of its device tree, such as rockchip,rk3588, or one of {', '.join(BOARDS)}"
-            raise ConfigurationError(f"unknown board {self.board!r:.80}; name {known}", table="hardware", key="board")
+            problem = f"unknown board {self.board!r:.80} here or in EDGE_GATEWAY_BOARD; name {known}"
+            raise ConfigurationError(problem, table="hardware", key="board")

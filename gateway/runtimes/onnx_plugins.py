@@ -18,7 +18,6 @@ from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.runtimes import RUNTIMES, Plugin
 from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.openvino import DEVICES, HINTS
 
 HARDWARE: Mapping[str, tuple[tuple[str, ...], int | None]] = {
     CPU: (("CPU",), None),
@@ -65,6 +64,8 @@ def _options(budget: SessionBudget, precision: str) -> dict[str, str]:
         return {"backend_type": "htp", "enable_htp_fp16_precision": str(int(precision == "fp16"))}
     if budget.provider != "OpenVINOExecutionProvider":
         return {}
+    from gateway.runtimes.openvino import DEVICES, HINTS  # with its table of operators: only where it is used
+
     device = DEVICES[budget.accelerator]
     if precision not in HINTS[device]:
         raise VariantError(f"OpenVINO's {device} has no {precision}", remedy="serve another variant on it")

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import urllib3
+from urllib3.exceptions import HTTPError
 
 from gateway.domain.retry import retry_after_s
+from gateway.transfer.connection import HungUpError
 from gateway.transfer.source import FetchError
 
 Answer = urllib3.BaseHTTPResponse
@@ -70,11 +72,11 @@ def check_status(url: str, answer: Answer, rules: RequestRules, retry_after_limi
 def _problem_kind(answer: Answer) -> str:
     """Return the `type` of a problem document (RFC 9457), "" if the answer is none."""
     content = bytearray()
-    while len(content) < PROBLEM_LIMIT_BYTES and (piece := answer.read1(PROBLEM_LIMIT_BYTES, decode_content=False)):
-        content += piece
     try:
+        while len(content) < PROBLEM_LIMIT_BYTES and (piece := answer.read1(PROBLEM_LIMIT_BYTES, decode_content=False)):
+            content += piece
         return str(json.loads(content)["type"])
-    except (ValueError, RecursionError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError, HTTPError, HungUpError):  # the status decides alone
         return ""
 
 

@@ -31,6 +31,7 @@ FAULTS: Mapping[str, str] = {
 
 def environ(folder: Path, fault: str = "", version: str = "") -> dict[str, str]:
     """Return an environment in which the plugin is installed: with a fault, or with another version of its package."""
+    assert (PLACE / MODULE).is_dir(), f"{MODULE} is not installed; run: make .venv/.plugins"
     front = folder / "plugin"
     (front / MODULE).mkdir(parents=True, exist_ok=True)
     names = f"PLACE, MODULE = {str(PLACE)!r}, {MODULE!r}\n"

@@ -147,7 +147,10 @@ async def test_a_version_that_is_unloaded_leaves_its_share_to_the_others() -> No
     rig = await shared_rig()
     await rig.stage(manifest(version="3"))
     rig.repository.route("m", {"1": 50, "2": 25, "3": 25}, shadow="2", lease_s=60.0)
+    changed = list[str]()
+    rig.repository.changed = lambda: changed.append("m")
     await rig.repository.unstage("m", "3", 1.0)
+    assert changed == ["m"]
     assert await answered(rig, 75) == {"1": 50, "2": 25}
     assert standings(rig) == [("1", "READY", 67), ("2", "READY", 33)]
     await rig.repository.unstage("m", "2", 1.0)

@@ -70,15 +70,16 @@ async def test_a_model_whose_trial_was_killed_comes_up_by_itself() -> None:
 @pytest.mark.usefixtures("at_once")
 async def test_a_verdict_ends_the_attempts() -> None:
     rig = Rig(trials={"a": KILLED})
-    decided = list[int]()
+    decided, changed = list[int](), list[int]()
     rig.repository.decided = lambda: decided.append(len(rig.tried))
     await rig.serve(manifest())
+    rig.repository.changed = lambda: changed.append(len(rig.tried))
     rig.trials["a"] = CRASHED
     while not decided:
         await asyncio.sleep(0)
     assert rig.told(ModelRefused)
     assert line(rig) == ("UNAVAILABLE", "no variant can serve on this device: a: died by SIGSEGV")
-    assert decided == [len(rig.tried)]
+    assert decided == changed == [len(rig.tried)]
     assert not rig.repository.standings()[0].undecided
     await rig.repository.close()
 

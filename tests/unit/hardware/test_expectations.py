@@ -30,6 +30,9 @@ def test_a_loaded_module_implies_its_accelerator(probed: Probed, module: str) ->
         ("AMD Ryzen 7 PRO 8840U w/ Radeon 780M Graphics", "amd-npu"),
         ("AMD Ryzen 5 7540U w/ Radeon 740M Graphics", None),
         ("AMD Ryzen 7 7730U with Radeon Graphics", None),
+        ("AMD Ryzen 9 7940HS w/ Radeon 780M Graphics", "amd-npu"),
+        ("AMD Ryzen 9 7945HX with Radeon Graphics", None),
+        ("AMD Ryzen 9 7945HX3D with Radeon Graphics", None),
     ],
 )
 def test_processors_with_an_npu(probed: Probed, name: str, kind: str | None) -> None:

@@ -41,6 +41,28 @@ def test_coral_pcie_without_its_driver(only: Only) -> None:
     assert (broken.name, "gasket-dkms" in broken.remedy) == ("driver", True)
 
 
+SECURE_BOOT: Entries = {"/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": b"\x06\0\0\0\x01"}
+
+
+def test_a_hailo_whose_module_is_built_for_another_kernel(only: Only) -> None:
+    hailo = PI5 | pci("0001:01:00.0", "1e60:2864", "0b4000") | osrelease("6.12.47-v8+")
+    broken = only(hailo | {"/lib/modules/6.12.25-v8+/updates/dkms/hailo_pci.ko.xz": ""}).broken
+    assert broken is not None
+    assert "hailo_pci is built for 6.12.25-v8+, but 6.12.47-v8+ runs" in broken.detail
+
+
+@pytest.mark.parametrize(
+    ("device", "refused"),
+    [("1ac1:089a", "Secure Boot refuses apex"), ("8086:5926", ""), ("1e60:2864", "Secure Boot refuses hailo_pci")],
+)
+def test_secure_boot_refuses_only_modules_that_no_kernel_brings(only: Only, device: str, refused: str) -> None:
+    broken = only(RYZEN | SECURE_BOOT | pci("0000:03:00.0", device, "030000")).broken
+    assert broken is not None
+    assert broken.detail == (
+        f"no driver is bound: {refused} unless its key is enrolled" if refused else "no driver is bound"
+    )
+
+
 @pytest.mark.parametrize(
     ("tree", "kind", "device"),
     [

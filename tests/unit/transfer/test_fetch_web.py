@@ -91,6 +91,11 @@ def test_4xx_is_final(status: str) -> None:
     assert ("say who you are" in str(error)) == status.startswith("401")
 
 
+def test_a_missing_file_is_missing_although_the_answer_breaks_off() -> None:
+    error, requests = refused(say(b"HTTP/1.1 404 Not Found\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{"))
+    assert (error.status, error.final, error.kind, requests) == (404, True, "", 1)
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
