@@ -262,6 +262,55 @@ def test_a_revoked_device_supersedes_nothing_and_one_that_is_readmitted_keeps_wh
     assert (fleet.status(rollout), fleet.targets(["a"])) == (Status.STANDING, {"a": V2})
 
 
+def change(fleet: RolledFleet, device: str, operation: str) -> None:
+    with fleet.database.write() as connection:
+        devices.change_state(connection, device, operation, "", fleet.now)
+
+
+def test_a_suspended_device_is_passed_over_when_it_is_resumed(fleet: RolledFleet) -> None:
+    """It waited in the first round, and was offered nothing; meanwhile a younger rollout is for it."""
+    fleet.publish("3")
+    fleet.enrol(["a", "b"])
+    old = fleet.start(standing=True, waves=[{"count": 1}, {"percent": 100}])
+    fleet.turn(1)
+    (first,) = fleet.members(old, "offered")
+    (waiting,) = {"a", "b"} - {first}
+    change(fleet, waiting, "suspend")
+    fleet.report(old, [first], "committed")
+    fleet.turn(1)
+    assert fleet.status(old) is Status.STANDING
+    fleet.now += timedelta(seconds=1)
+    new = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    fleet.say(new, Paused("ann"))
+    change(fleet, waiting, "resume")
+    served(fleet, old)
+    fleet.say(new, Resumed("ann"))
+    fleet.turn(1)
+    assert fleet.targets([waiting]) == {waiting: V3}
+
+
+def test_a_resumed_device_goes_on_with_its_offer_and_is_another_rollouts_afterwards(fleet: RolledFleet) -> None:
+    fleet.publish("3")
+    fleet.enrol(["a", "b"])
+    old = fleet.start(standing=True, waves=ALL, silence_s=600)
+    fleet.turn(1)
+    change(fleet, "b", "suspend")
+    fleet.report(old, ["a"], "committed")
+    fleet.turn(1)
+    assert fleet.status(old) is Status.STANDING
+    fleet.now += timedelta(seconds=1)
+    new = fleet.start(target="acme/meter-reader/3", waves=ALL, soak_s=86_400)
+    served(fleet, new, "a")
+    change(fleet, "b", "resume")
+    served(fleet, new)
+    assert fleet.targets(["b"]) == {"b": V2}
+    fleet.turn(90_000)  # without a controller nothing could be heard
+    assert fleet.targets(["b"]) == {"b": V2}
+    fleet.attend(600)  # silent: an offer that it does not answer holds it no longer
+    served(fleet, new, "b")
+    fleet.replayed(old)
+
+
 def test_so_many_stand_at_most(fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "STANDING_LIMIT", 1)
     fleet.enrol(["a"])

@@ -227,6 +227,20 @@ def test_a_device_that_leaves_closes_what_it_opened(database: Database) -> None:
     assert closed.evidence["closed_because"] == "the device is not enrolled any more"
 
 
+def test_a_suspended_device_opens_no_alert_for_its_identity(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    with database.write() as connection:
+        devices.report_machine(connection, "a", {"boot": 1}, fleet.now)
+    fleet.look()
+    assert fleet.open == [("identity", "a", "")]
+    with database.write() as connection:
+        devices.change_state(connection, "a", "suspend", "a copy", fleet.now)
+    for _ in range(3):
+        fleet.look(after_s=60)
+        assert (fleet.open, len(fleet.alerts(AlertState.CLOSED))) == ([], 1)
+
+
 def test_heat_has_to_last_also_across_a_restart(database: Database) -> None:
     enrolled(database, "a")
     fleet = WatchedFleet(database)

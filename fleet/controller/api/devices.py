@@ -211,13 +211,13 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
         return device_entry(devices.get(connection, name))
 
 
-@post(
-    "/v1/devices/{device:str}/revoke",
-    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Revoke a device",
-)
+def _operation(name: str, summary: str, action: Action) -> post:
+    """Return the route decorator for an operation that changes the state of a device."""
+    where = f"/v1/devices/{{device:str}}/{name}"
+    return post(where, opt={ACTION: action, STATE: SHOWN}, sync_to_thread=True, status_code=200, summary=summary)
+
+
+@_operation("revoke", "Revoke a device", Action.DEVICES_REVOKE)
 def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Refuse the device and its certificates from now on; on other replicas within seconds.
 
@@ -226,13 +226,7 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
     return _changed(request, device, "revoke", data)
 
 
-@post(
-    "/v1/devices/{device:str}/readmit",
-    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Readmit a revoked device",
-)
+@_operation("readmit", "Readmit a revoked device", Action.DEVICES_REVOKE)
 def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     """Allow a revoked device to enrol again, by its serial or a new token.
 
@@ -241,13 +235,7 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     return _changed(request, device, "readmit", None)
 
 
-@post(
-    "/v1/devices/{device:str}/suspend",
-    opt={ACTION: Action.DEVICES_SUSPEND, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Suspend a device",
-)
+@_operation("suspend", "Suspend a device", Action.DEVICES_SUSPEND)
 def suspend_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Refuse the device until it is resumed; it continues with what it runs, and polls as before.
 
@@ -257,13 +245,7 @@ def suspend_device(request: Call, device: NameInPath, data: JSONBody[Because | N
     return _changed(request, device, "suspend", data)
 
 
-@post(
-    "/v1/devices/{device:str}/resume",
-    opt={ACTION: Action.DEVICES_SUSPEND, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Resume a suspended device",
-)
+@_operation("resume", "Resume a suspended device", Action.DEVICES_SUSPEND)
 def resume_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Accept a suspended device again, from its next poll on. 409 if it is not suspended."""
     return _changed(request, device, "resume", data)

@@ -23,7 +23,7 @@ from fleet.controller.rollouts.facts import ClockSetBack, Decided, Event, Paused
 from fleet.controller.rollouts.facts_form import TEXT_LIMIT_CHARS
 from fleet.controller.rollouts.fold import fold, set_back
 from fleet.controller.rollouts.spec import Spec
-from fleet.controller.rollouts.state import RolloutState, Status
+from fleet.controller.rollouts.state import IN_FLIGHT, RolloutState, Status
 
 ACTOR = "the scheduler"
 """Name of the scheduler in facts and in the audit log."""
@@ -125,9 +125,11 @@ class EvaluationContext:
     def _gap(self, known: RecordedRollout) -> Sequence[Unattended]:
         """Return the gap since the last evaluation, once for each gap, and before anything is decided.
 
-        Half of the time after which devices count as silent is already a gap. A standing rollout waits for nothing.
+        Half of the time after which devices count as silent is already a gap. A standing rollout waits only for devices
+        that were resumed after their round.
         """
-        if known.state.status is Status.STANDING:
+        working = (member.present and member.state in IN_FLIGHT for member in known.state.members.values())
+        if known.state.status is Status.STANDING and not any(working):
             return ()
         settings = self.rolling.settings
         longest_s = max(TICKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))

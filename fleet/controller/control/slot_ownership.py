@@ -48,7 +48,7 @@ def claimed(
         if known and known.state.round:
             states.keep(known)
             members = known.state.members.values()
-            found.update(member.device for member in members if member.state in IN_FLIGHT and member.present)
+            found.update(member.device for member in members if member.state in IN_FLIGHT and member.belongs)
         else:
             whole.append(other.id)
     return desired.held(connection, spec.slot, whole) | found

@@ -52,7 +52,7 @@ def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
 
 def used_twice(connection: Connection, since: datetime, limit_rows: int) -> dict[str, Json]:
     """Return enrolled devices whose identity two machines used after `since`, with the machine that reported last."""
-    wanted = (devices.c.used_twice > since, devices.c.state == EnrolmentState.ENROLLED)
+    wanted = (devices.c.used_twice > since, STATE == EnrolmentState.ENROLLED)
     return _mapped(connection.execute(sa.select(devices.c.id, devices.c.machine).where(*wanted).limit(limit_rows)))
 
 

@@ -47,7 +47,7 @@ def _step(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
     if state.status is Status.ABORTED:
         return tuple(_returns(spec, state))
     if state.status is Status.STANDING:
-        return _next_round(spec, state)
+        return tuple(silences(spec, state, now)) or _next_round(spec, state)
     if state.status not in {Status.RUNNING, Status.PAUSED}:
         return ()
     if state.halted:

@@ -144,7 +144,7 @@ class RolloutState:
     def served(self, device: str) -> bool:
         """Return whether a standing rollout has offered the release to this device in an earlier round."""
         member = self.members.get(device)
-        return member is not None and member.round < self.round
+        return member is not None and member.round < self.round and member.state is not DeviceState.PENDING
 
 
 def rank_of(rollout: str, device: str) -> int:
