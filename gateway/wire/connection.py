@@ -190,8 +190,11 @@ class BoundedConnection(H11Protocol):
         return self.loop.call_at(due_s, self._expire, bound, limit_s, due_s)
 
     def _expire(self, bound: Callable[[float], None], limit_s: float, due_s: float) -> None:
-        """End the connection, or grant the time once more if not the peer is late, but this process."""
-        if self.behind or self.loop.time() > due_s + LATE_S:
+        """End the connection, or grant the time again if not the peer is late, but this process.
+
+        A peer that floods a body that is discarded keeps the parser behind itself: it gets no more time by that.
+        """
+        if (self.behind and not self._draining()) or self.loop.time() > due_s + LATE_S:
             bound(limit_s)
         else:
             self.transport.abort()
