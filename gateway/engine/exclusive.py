@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, cast
 
@@ -35,19 +36,28 @@ class ExclusiveUse:
         rule = "and one process at a time can use it; tried once that is unloaded"
         return f"{kind} is held by {holders}, {rule}" if holders else ""
 
-    def held(self, candidate: Candidate, holder: str, session: Session) -> Session:
-        """Return an opened session, which holds the accelerator until it is closed."""
-        kind = _exclusive(candidate)
-        return cast("Session", _HeldSession(session, holder, self._holders[kind])) if kind else session
+    def opened(self, candidate: Candidate, holder: str, opening: Callable[[], Session]) -> Session:
+        """Open a session, which holds the accelerator until it is closed.
+
+        It holds it from before it is open, because an opening goes on after its caller has given up and left its turn.
+        """
+        if not (kind := _exclusive(candidate)):
+            return opening()
+        holders = self._holders[kind]
+        holders.append(holder)
+        try:
+            return cast("Session", _HeldSession(opening(), holder, holders))
+        except BaseException:
+            holders.remove(holder)
+            raise
 
 
 class _HeldSession:
-    """Session that is listed in `holders` until it is closed."""
+    """Session that leaves `holders` when it is closed."""
 
     def __init__(self, session: Session, holder: str, holders: list[str]) -> None:
         self._session, self._holder, self._holders = session, holder, holders
         self._is_open = True
-        holders.append(holder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

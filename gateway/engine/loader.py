@@ -176,8 +176,8 @@ class Loader:
     def _open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
         budget = replace(candidate.budget, threads=candidate.verdict.threads if candidate.verdict else 1)
         witness = self.witness(manifest, release.folder, candidate.verdict)
-        session = self.open_session(manifest, candidate.variant, release.folder, budget)
-        session = self.exclusive.held(candidate, f"{manifest.name}/{manifest.version}", session)
+        opening = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
+        session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)
         return Opened(release, manifest, candidate, session, witness)
 
     def _in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:

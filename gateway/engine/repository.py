@@ -30,7 +30,7 @@ from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 from gateway.engine.threads import Threads
-from gateway.engine.trial_plan import TrialPlan
+from gateway.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
@@ -160,13 +160,12 @@ class ModelRepository:
         What was measured on a busy machine is measured again, with back-off. Returns when nothing is left to try.
         """
         plan = TrialPlan(self._registry, self._loader)
-        while (trial := plan.next()) is not None:
+        while (trial := await self._next_trial(plan)) is not None:
             if (wait_s := (trial.due_ns - time.monotonic_ns()) / 1e9) > 0:
                 self._followed.clear()
                 with suppress(TimeoutError):  # or until there are other releases
                     await asyncio.wait_for(self._followed.wait(), wait_s)
                 continue
-            await self._wait_for_quiet()
             plan.begin(trial, time.monotonic_ns())
             await self._loader.prove(trial.release, trial.manifest, trial.candidate)
             async with self._change():
@@ -367,10 +366,12 @@ class ModelRepository:
         self._registry.entry(model).forget(version)
         self._registry.tidy(model)
 
-    async def _wait_for_quiet(self) -> None:
+    async def _next_trial(self, plan: TrialPlan) -> PlannedTrial | None:
+        """Return the next trial once the device is idle. To plan many takes the event loop milliseconds."""
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
+        return plan.next()
 
     async def _choose_again(self, held: LoadedVersion[Servable], plan: TrialPlan) -> None:
         release, serving = held.release, held.servable

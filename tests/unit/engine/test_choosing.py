@@ -105,15 +105,16 @@ async def test_the_objective_decides() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_measured_while_a_request_is_under_way() -> None:
-    rig = Rig(idle_before_trial_s=0.02)
+async def test_nothing_is_planned_or_measured_while_a_request_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, planned, plan = Rig(idle_before_trial_s=0.02), [], trial_plan.TrialPlan.next
+    monkeypatch.setattr(trial_plan.TrialPlan, "next", lambda self: planned.append(self) or plan(self))
     await rig.serve(manifest(variants=("a", "b")))
     rig.session.gate.clear()
     asked = asyncio.ensure_future(rig.engine.infer(request()))
     await rig.begun()
     refining = asyncio.ensure_future(rig.repository.refine())
     done, _ = await asyncio.wait({refining}, timeout=0.1)
-    assert (done, rig.tried) == (set(), ["a"])
+    assert (done, rig.tried, planned) == (set(), ["a"], [])
     rig.session.gate.set()
     await asked
     await refining

@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from gateway.domain.selection import Candidate
 from gateway.engine.exclusive import ExclusiveUse
 
@@ -32,7 +34,7 @@ def test_a_trial_waits_for_its_turn_and_none_starts_while_a_session_is_open() ->
 def test_a_held_accelerator_names_its_holders_until_all_are_closed() -> None:
     use, coral = ExclusiveUse(), candidate("coral-usb")
     assert use.obstacle(coral) == ""
-    first, second = use.held(coral, "door/1", session()), use.held(coral, "gate/2", session())
+    first, second = use.opened(coral, "door/1", session), use.opened(coral, "gate/2", session)
     assert first.lends
     assert use.obstacle(coral).startswith("coral-usb is held by door/1, gate/2, and one process at a time")
     first.close()
@@ -42,8 +44,22 @@ def test_a_held_accelerator_names_its_holders_until_all_are_closed() -> None:
     assert use.obstacle(coral) == ""
 
 
+def test_an_accelerator_is_held_while_a_session_opens_and_free_if_that_fails() -> None:
+    use, coral = ExclusiveUse(), candidate("coral-usb")
+    seen = []
+
+    def refused() -> Any:
+        seen.append(use.obstacle(coral))
+        raise OSError("no chip")
+
+    with pytest.raises(OSError, match="no chip"):
+        use.opened(coral, "door/1", refused)
+    assert seen[0].startswith("coral-usb is held by door/1,")
+    assert use.obstacle(coral) == ""
+
+
 def test_other_accelerators_are_never_held() -> None:
     use, cpu = ExclusiveUse(), candidate("cpu")
     opened = session()
-    assert use.held(cpu, "door/1", opened) is opened
+    assert use.opened(cpu, "door/1", lambda: opened) is opened
     assert use.obstacle(cpu) == use.obstacle(candidate("coral-usb", "unknown")) == ""
