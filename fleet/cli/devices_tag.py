@@ -19,11 +19,8 @@ def tag(arguments: argparse.Namespace) -> int:
     found = _ask(asked, {**body, "dry_run": True})
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
-    if not confirmed(
-        arguments,
-        found["changed"],
-        [*_words(body), ("changes", devices_words(found["changed"], found["selected"], found["devices"]))],
-    ):
+    words = devices_words(found["changed"], found["selected"], found["devices"])
+    if not confirmed(arguments, found["changed"], [*_words(body), ("changes", words)]):
         return 1
     return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
 

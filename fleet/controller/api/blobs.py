@@ -110,11 +110,9 @@ def delete_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> Bl
     if by not in {"", mine} and not (answer := may(identity, Action.UPLOADS_REMOVE)):
         raise RequestError(Fault.DENIED, answer.reason)
     with control.drafts.changing(mine, now) as drafting:
-        deed, wanted = (
-            Deed(mine, "blobs.delete", digest, {"by": by or mine}),
-            named_files(control.workspace, drafting.drafts.values()),
-        )
+        wanted = named_files(control.workspace, drafting.drafts.values())
         check_state(request, lambda: _view(control.uploads.find(digest, by or mine)))
+        deed = Deed(mine, "blobs.delete", digest, {"by": by or mine})
         return _view(control.uploads.delete(digest, by or mine, deed, now, wanted))
 
 

@@ -185,7 +185,8 @@ class Uploads:
             if self._workspace.uploads.is_dir():  # `begin` may keep a file for longer at the same time
                 stack.enter_context(self._reserving())
             staged = _files(self._workspace.staged.rglob(SHOWN))
-            idle = {file: found for file, found in staged.items() if self._name(file) not in wanted}
+            base = self._workspace.staged
+            idle = {file: found for file, found in staged.items() if str(file.relative_to(base)) not in wanted}
             for file, found in (_files(self._workspace.uploads.glob(SHOWN)) | idle).items():
                 if self._expires(found, complete=file in idle) < now:
                     file.unlink(missing_ok=True)
@@ -194,9 +195,6 @@ class Uploads:
                 if not (self._workspace.staged / blob_file(file.name[1:65])).exists():
                     file.unlink(missing_ok=True)
         return removed
-
-    def _name(self, staged: Path) -> str:
-        return str(staged.relative_to(self._workspace.staged))
 
     def _find(self, digest: str, by: str, *, others: bool = False) -> Upload | None:
         """Search in the direction in which files move meanwhile: `uploads`, `staged`, `public`."""
@@ -258,10 +256,9 @@ class Uploads:
             held_bytes = sum(one.received_bytes for one in found)
             rooms.append(int(share * limits.unpublished_limit_bytes) - held_bytes)
             if len(found) + more_files > share * limits.unpublished_limit_files or rooms[-1] < size_bytes:
-                problem = (
-                    f"{len(found)} uploads of {who:.80}, {held_bytes} bytes, are not published; {size_bytes} bytes"
-                )
-                raise _full(f"{problem} more would be beyond {share:.0%} of unpublished_limit_files or _bytes")
+                problem = f"{len(found)} uploads of {who:.80}, {held_bytes} bytes, are not published"
+                bound = f"{share:.0%} of unpublished_limit_files or _bytes"
+                raise _full(f"{problem}; {size_bytes} bytes more would be beyond {bound}")
         return min(rooms)
 
 
