@@ -25,7 +25,7 @@ SOURCES = sorted(
 )
 TEXTS = {file: file.read_text("utf-8") for file in SOURCES}
 TREES = {file: ast.parse(text) for file, text in TEXTS.items()}
-FILE_LIMIT_LINES = 400
+FILE_LIMIT_LINES = 600
 FUNCTION_LIMIT_LINES = 60
 REASONS: dict[str, str] = {}
 """Reason why a file (`path`) or function (`path:name`) may be longer than the limits."""
