@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.controller.audit import Deed, Head
 from fleet.controller.database import assignments, audit, backup, devices, migrate, numbers
@@ -94,14 +95,21 @@ def test_a_backup_is_one_moment_while_others_write(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_older_backup_gets_the_tables_of_today(kind: str, tmp_path: Path) -> None:
+def test_a_backup_of_an_old_program_is_refused(kind: str, tmp_path: Path) -> None:
     with made(kind, tmp_path) as opened:
         filled(opened)
-        migrate.downgrade(opened, "0001")
+        with opened.write() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
         assert backup.save(opened, tmp_path / "backup").revision == "0001"
     with url(kind, tmp_path, empty=True) as text:
         place = read_place(text, tmp_path)
-        assert backup.restore(tmp_path / "backup", place).revision == migrate.newest()
+        with pytest.raises(ConfigurationError, match=f"'0001', older .* restore it .* {migrate.MIGRATES_OLDER}"):
+            backup.restore(tmp_path / "backup", place)
+        if place.file:
+            assert not place.file.exists()
+        else:
+            with closing(open_database(place)) as database, pytest.raises(ConfigurationError, match="interrupted"):
+                migrate.upgrade(database)
 
 
 def test_nothing_is_restored_over_what_is_there(database: Database, tmp_path: Path) -> None:
@@ -179,7 +187,7 @@ def test_a_backup_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
         assert opened.place.file is not None
         with opened.place.file.open("r+b") as damage:
             damage.seek(4096)
-            damage.write(b"\xff" * 20_000)
+            damage.write(b"\xff" * (opened.place.file.stat().st_size - 4096))
         with pytest.raises(ConfigurationError, match="cannot be copied"):
             backup.save(opened, file)
     assert file.read_bytes() == before

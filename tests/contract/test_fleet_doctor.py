@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.cli import observed
 from fleet.cli.common import now
@@ -67,11 +68,20 @@ def test_a_database_that_cannot_be_used_is_a_finding(folder: Path, capsys: pytes
     assert "cannot be used now" in found["problem"]
 
 
-def test_tables_of_another_revision_are_a_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with closing(open_database(read_place("", folder))) as database:
-        migrate.downgrade(database, "0009")
+def test_tables_of_another_revision_are_a_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrate.newest()
+    monkeypatch.setattr(migrate, "newest", lambda: "9999")
     code, (found,) = told(folder, capsys)
-    assert (code, "tables are of 0009" in found["problem"]) == (1, True)
+    assert (code, f"tables are of {known}, this program works with 9999" in found["problem"]) == (1, True)
+
+
+def test_tables_of_an_old_program_are_a_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(open_database(read_place("", folder))) as database, database.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0009'"))
+    code, (found,) = told(folder, capsys)
+    assert (code, "'0009', older than what this program migrates" in found["problem"]) == (1, True)
 
 
 def test_a_server_that_is_too_old_is_a_finding(

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.controller.database import alerts, events, migrate, telemetry
 from fleet.controller.database.alerts import Alert, AlertState
@@ -175,11 +176,17 @@ def test_tables_are_brought_up_to_date(admin, tmp_path: Path) -> None:
     assert (code, "is not a folder" in err) == (2, True)
 
 
-def test_an_old_database_is_a_finding(admin, tmp_path: Path) -> None:
+def test_an_empty_database_is_a_finding_and_an_old_one_is_refused(admin, tmp_path: Path) -> None:
     from fleet.controller.database.engine import open_database
     from fleet.controller.database.place import read_place
 
     with closing(open_database(read_place("", tmp_path))) as database:
-        migrate.upgrade(database, "0001")
+        database.glance().__enter__().close()
     code, out, _ = admin.run("migrate", "--check", "--dir", tmp_path)
-    assert (code, "of 0001; this program works with" in out) == (1, True)
+    assert (code, "of none; this program works with" in out) == (1, True)
+    with closing(open_database(read_place("", tmp_path))) as database:
+        migrate.upgrade(database)
+        with database.write() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
+    code, _, err = admin.run("migrate", "--check", "--dir", tmp_path)
+    assert (code, "'0001', older than what this program migrates" in err) == (2, True)

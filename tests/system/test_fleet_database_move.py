@@ -224,17 +224,17 @@ def test_the_old_database_says_where_the_fleet_went_and_can_be_taken_back(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_move_by_the_release_before_can_be_taken_back(kind: str, tmp_path: Path) -> None:
+def test_a_move_by_an_old_program_is_taken_back_by_that(kind: str, tmp_path: Path) -> None:
     with url(kind, tmp_path) as text:
         old = read_place(text, tmp_path)
-        with closing(open_database(old, SETTINGS)) as database:
-            migrate.downgrade(database, "0014")
-            with database.write() as connection:
-                marks.put(connection, marks.MOVED, Mark("x", "sqlite:///lost.sqlite", NOW))
+        with closing(open_database(old, SETTINGS)) as database, database.write() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '0014'"))
+            marks.put(connection, marks.MOVED, Mark("x", "sqlite:///lost.sqlite", NOW))
         with closing(open_alone(old, SETTINGS)) as database:
-            assert move.undo(database) == SETTINGS.restore_leap
-        with closing(open_database(old, SETTINGS)) as database:
-            assert migrate.upgrade(database) == migrate.newest()
+            with pytest.raises(ConfigurationError, match=f"'0014', older .* of commit {migrate.MIGRATES_OLDER}"):
+                move.undo(database)
+            with database.read() as connection:
+                assert marks.read(connection, marks.MOVED)
 
 
 def test_a_lost_target_is_not_taken_for_the_fleet(repository: FleetRepository, tmp_path: Path) -> None:
@@ -308,16 +308,17 @@ def test_wrong_targets_are_refused(
     assert starts(old)
 
 
-def test_tables_of_another_revision_do_not_move(tmp_path: Path) -> None:
+def test_tables_of_another_revision_do_not_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with places(("sqlite", "postgresql"), tmp_path) as (old, new):
-        with closing(open_database(old, SETTINGS)) as database:
-            migrate.downgrade(database, "0009")
-        with pytest.raises(ConfigurationError, match=r"tables are of 0009, not of .*; first: edge-fleet migrate"):
-            moved(old, new)
-        with closing(open_database(old, SETTINGS)) as database, database.write() as connection:
-            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-        with pytest.raises(ConfigurationError, match="newer than this program"):
-            moved(old, new)
+        with monkeypatch.context() as later:
+            later.setattr(migrate, "newest", lambda: "9999")
+            with pytest.raises(ConfigurationError, match=r"tables are of .*, not of 9999; first: edge-fleet migrate"):
+                moved(old, new)
+        for revision, problem in (("0009", "older than what this program migrates"), ("9999", "newer than this")):
+            with closing(open_database(old, SETTINGS)) as database, database.write() as connection:
+                connection.execute(sa.text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
+            with pytest.raises(ConfigurationError, match=problem):
+                moved(old, new)
 
 
 def test_two_fleets_do_not_move_into_one_database(repository: FleetRepository, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def _made_current(place: DatabaseLocation, settings: DatabaseSettings) -> str:
         if not migrate.revision(database):
             raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(place))
         with database.write() as connection:
+            migrate.refuse_revision(place, connection)
             assignments.leap(connection, settings.restore_leap)
             changes.leap(connection, settings.restore_leap)
             numbers.leap(connection, settings.restore_leap)

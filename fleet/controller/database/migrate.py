@@ -11,13 +11,16 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from fleet.controller.database import marks
 from fleet.controller.database.engine import Database, alone
+from fleet.controller.database.place import DatabaseLocation
+from fleet.controller.database.tables import metadata
 from gateway.domain.errors import ConfigurationError
 
+MIGRATES_OLDER = "c075de04"
+"""Commit of the last program that migrates from every revision before the oldest script here."""
 SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = "edge-fleet migrates"
 UNFINISHED = sa.Table("unfinished_restore", sa.MetaData())
@@ -27,26 +30,15 @@ A controller that started before the leap would issue versions again.
 """
 
 
-def upgrade(database: Database, to: str = "head") -> str:
-    """Migrate to the revision `to`. Return the revision of the tables.
+def upgrade(database: Database) -> str:
+    """Create the tables, or migrate them to the newest revision. Return that.
 
     `edge-fleet serve` does it first. Of many replicas one migrates; the others wait and find it done. Raise
-    ConfigurationError for a database of a newer program, or one that is half restored; AwayError.
+    ConfigurationError for a database of a newer or a much older program, or one that is half restored; AwayError.
     """
     with exclusive(database) as connection:
         refuse_unusable(database, connection)
-        command.upgrade(_config(connection), to)
-        return revision_of(connection)
-
-
-def downgrade(database: Database, to: str) -> str:
-    """Migrate back to an older revision ("base": no tables); what only newer tables hold is lost.
-
-    Raise what `upgrade` raises.
-    """
-    with exclusive(database) as connection:
-        refuse_unusable(database, connection)
-        command.downgrade(_config(connection), to)
+        make_tables(connection)
         return revision_of(connection)
 
 
@@ -69,13 +61,21 @@ def newest() -> str:
 
 
 def make_tables(connection: Connection) -> None:
-    """Bring the tables to the newest revision, within the caller's transaction of `exclusive`."""
-    command.upgrade(_config(connection), "head")
+    """Bring the tables to the newest revision, within the caller's transaction of `exclusive`.
+
+    An empty database gets what `tables.py` describes; migrations only change tables that are there.
+    """
+    if revision_of(connection):
+        command.upgrade(_config(connection), "head")
+    else:
+        metadata.create_all(connection, checkfirst=False)
+        command.stamp(_config(connection), "head")
 
 
 def drop_tables(connection: Connection) -> None:
     """Remove all tables and what is in them, within the caller's transaction of `exclusive`."""
-    command.downgrade(_config(connection), "base")
+    metadata.drop_all(connection, checkfirst=False)
+    command.stamp(_config(connection), "base")
 
 
 @contextmanager
@@ -110,9 +110,16 @@ def refuse_unusable(database: Database, connection: Connection) -> None:
     if sa.inspect(connection).has_table(UNFINISHED.name):
         problem = "a restore into it was interrupted; create it again (dropdb, createdb), and repeat the restore"
         raise ConfigurationError(problem, file=str(database.place))
-    found = revision_of(connection)
-    try:
-        ScriptDirectory.from_config(_config()).get_revision(found or "base")
-    except CommandError:
-        problem = f"its tables are of revision {found!r:.40}, newer than this program; install the newer edge-fleet"
-        raise ConfigurationError(problem, file=str(database.place)) from None
+    refuse_revision(database.place, connection)
+
+
+def refuse_revision(place: DatabaseLocation, connection: Connection) -> None:
+    """Raise ConfigurationError for tables of a revision that this program does not know."""
+    found, scripts = revision_of(connection), ScriptDirectory.from_config(_config())
+    if found in {"", *(script.revision for script in scripts.walk_revisions())}:
+        return
+    problem = f"its tables are of revision {found!r:.40}, newer than this program; install the newer edge-fleet"
+    if found < str(scripts.get_base()):
+        problem = f"its tables are of revision {found!r:.40}, older than what this program migrates"
+        problem += f"; first migrate or restore it with the edge-fleet of commit {MIGRATES_OLDER}, then start this one"
+    raise ConfigurationError(problem, file=str(place))

@@ -78,6 +78,7 @@ def undo(database: Database) -> int:
     with migrate.exclusive(database) as connection:
         if marks.read(connection, MOVED) is None:
             raise ConfigurationError("is not marked as moved; there is nothing to undo", file=str(database.place))
+        migrate.refuse_revision(database.place, connection)
         marks.remove(connection, MOVED)
         changes.leap(connection, database.settings.restore_leap)
         numbers.leap(connection, database.settings.restore_leap)

@@ -1,11 +1,11 @@
-"""All tables.
+"""All tables, and triggers that keep rows which must not change, whoever writes.
 
 A change here needs a migration for the databases in use (`migrations/versions/`); a test compares both.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
+from sqlalchemy import DDL, CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint, event, text
 
 from fleet.controller.database.columns import BinaryColumn, JsonColumn, Moment, RowNumber, Whole, Words
 
@@ -350,3 +350,44 @@ leadership = Table(
     Column("holder", Words(NAME_BYTES), nullable=False),
     Column("until", Moment),
 )
+
+
+def _at(target: MetaData | Table, moment: str, dialect: str, statement: str) -> None:
+    ddl = DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
+    event.listen(target, moment, ddl.execute_if(dialect=dialect))
+
+
+def _refuse_on_sqlite(table: Table, name: str, when: str, problem: str) -> None:
+    body = f"BEGIN SELECT RAISE(ABORT, '{problem}'); END"
+    _at(table, "after_create", "sqlite", f"CREATE TRIGGER {table.name}_{name} BEFORE {when} {body}")
+
+
+def _refuse_on_postgresql(table: Table, name: str, when: str, problem: str) -> None:
+    body = f"EXECUTE FUNCTION edge_fleet_refuse('{problem}')"
+    _at(table, "after_create", "postgresql", f"CREATE TRIGGER {table.name}_{name} BEFORE {when} {body}")
+
+
+_at(
+    metadata,
+    "before_create",
+    "postgresql",
+    "CREATE FUNCTION edge_fleet_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    "RAISE EXCEPTION '%: %', TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation'; END $$",
+)
+_at(metadata, "after_drop", "postgresql", "DROP FUNCTION edge_fleet_refuse")
+for _table in (audit, facts):
+    _name = _table.name
+    _refuse_on_sqlite(_table, "unchanged", f"UPDATE ON {_name}", f"{_name} is append-only")
+    _refuse_on_sqlite(_table, "kept", f"DELETE ON {_name}", f"{_name} is append-only")
+    _refuse_on_postgresql(_table, "unchanged", f"UPDATE OR DELETE ON {_name} FOR EACH ROW", "it is append-only")
+    _refuse_on_postgresql(_table, "kept", f"TRUNCATE ON {_name} FOR EACH STATEMENT", "it is append-only")
+# devices refuse an assignment that is older than what they have: a version never falls, not even by an operator's hand
+_FALLS = "NEW.version <= OLD.version OR NEW.device <> OLD.device"
+_refuse_on_sqlite(assignments, "grow", f"UPDATE ON assignments WHEN {_FALLS}", "versions of assignments only grow")
+_refuse_on_sqlite(assignments, "kept", "DELETE ON assignments", "versions of assignments only grow")
+for _name, _when in (
+    ("grow", f"UPDATE ON assignments FOR EACH ROW WHEN ({_FALLS})"),
+    ("kept", "DELETE ON assignments FOR EACH ROW"),
+    ("all_kept", "TRUNCATE ON assignments FOR EACH STATEMENT"),
+):
+    _refuse_on_postgresql(assignments, _name, _when, "versions only grow")
