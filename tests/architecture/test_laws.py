@@ -84,6 +84,15 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_simulated_devices_know_the_controller_by_its_routes_only() -> None:
+    """`tests/load` is no package of the import contracts."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    names = [f"tests.load.{file.stem}" for file in (ROOT / "tests" / "load").glob("*.py")]
+    found = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, check=True, capture_output=True, text=True)
+    barred = re.compile(r"fleet\.(cli|client|controller|publisher)\b|litestar|sqlalchemy")
+    assert [name for name in found.stdout.split() if barred.match(name)] == []
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports inside functions and under TYPE_CHECKING count: modules that need each other are one module."""
     modules = {module_named(file): file for file in SOURCES}

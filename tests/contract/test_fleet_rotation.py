@@ -15,8 +15,8 @@ from fleet.controller.control.renewal import renew_published
 from fleet.controller.control.settings import DirectorSettings
 from fleet.controller.database import assignments
 from fleet.publisher.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP
-from fleet.simulation.settings import Settings
-from fleet.simulation.simulate import Run, simulate
+from tests.load.settings import Settings
+from tests.load.simulate import Run, simulate
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 

@@ -1,4 +1,4 @@
-"""Rollouts of settings for devices: the controller is real, its devices are those of `fleet.simulation`."""
+"""Rollouts of settings for devices: the controller is real, its devices are those of `tests.load`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.simulation.settings import BehaviourShares, Settings
-from fleet.simulation.simulate import Run, simulate
 from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.trust.targets import Withdrawal
+from tests.load.settings import BehaviourShares, Settings
+from tests.load.simulate import Run, simulate
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.operator import until
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from fleet.publisher.roles import DIRECTOR
-from fleet.simulation.__main__ import PROGRAM
-from fleet.simulation.casting import Behaviour, Character, cast
-from fleet.simulation.device import ELSE
-from fleet.simulation.settings import BehaviourShares, Settings
-from fleet.simulation.simulate import Run, simulate
 from gateway.domain.errors import ConfigurationError
+from tests.load.__main__ import PROGRAM
+from tests.load.casting import Behaviour, Character, cast
+from tests.load.device import ELSE
+from tests.load.settings import BehaviourShares, Settings
+from tests.load.simulate import Run, simulate
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_controller import Answer, Call, FleetController
 from tests.simulators.fleet_repository import FleetRepository, new_key

@@ -24,9 +24,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fleet.simulation.settings import Settings
-from fleet.simulation.simulate import Run, simulate
-from fleet.simulation.tally import Tally
+from tests.load.settings import Settings
+from tests.load.simulate import Run, simulate
+from tests.load.tally import Tally
 from tests.performance.fleet_steps import STEPS, Crowd, Sample, Step, cpu_s
 from tests.performance.servers import LOAD_CORE, SERVER_CORE, calibration, machine
 from tests.simulators.postgres import own_cluster

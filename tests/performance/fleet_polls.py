@@ -19,10 +19,10 @@ import psutil
 
 from fleet.controller.database import certificates, devices
 from fleet.controller.database.certificates import Certificate
-from fleet.simulation.settings import Settings
-from fleet.simulation.simulate import Run, simulate
-from fleet.simulation.tally import Tally
-from fleet.simulation.wire import Response
+from tests.load.settings import Settings
+from tests.load.simulate import Run, simulate
+from tests.load.tally import Tally
+from tests.load.wire import Response
 from tests.performance.fleet import FREE
 from tests.performance.fleet_steps import Crowd, Member, Step, _asked, _told, cpu_s
 from tests.performance.servers import calibration, machine

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import psutil
 
-from fleet.simulation.casting import HARDWARE, Behaviour, Character
-from fleet.simulation.conversation import LINES, TELEMETRY
-from fleet.simulation.device import SimulatedDevice
-from fleet.simulation.identities import SimulatedIdentity, read_identities
-from fleet.simulation.line import DeviceHttpClient
-from fleet.simulation.spool import body
-from fleet.simulation.tally import Spread, Tally
-from fleet.simulation.wire import Response, device_context, find_server
 from gateway.domain.assignment import Target
+from tests.load.casting import HARDWARE, Behaviour, Character
+from tests.load.conversation import LINES, TELEMETRY
+from tests.load.device import SimulatedDevice
+from tests.load.identities import SimulatedIdentity, read_identities
+from tests.load.line import DeviceHttpClient
+from tests.load.spool import body
+from tests.load.tally import Spread, Tally
+from tests.load.wire import Response, device_context, find_server
 
 WORKERS = 16
 CROWD = 512

@@ -1,4 +1,4 @@
-"""`python -m fleet.simulation run` as a process against a controller, and checks of what the controller recorded."""
+"""`python -m tests.load run` as a process against a controller, and checks of what the controller recorded."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def simulating(
     shares: Mapping[str, float],
     *words: str,
     limit_s: float = 60.0,
-    program: str = "fleet.simulation",
+    program: str = "tests.load",
 ) -> Iterator[Played]:
     """Run a simulation with the options `words`. Yield once all devices are enrolled."""
     (folder / "operator").write_text(asked.token)

@@ -1,6 +1,6 @@
 """Simulated devices that renew their certificates as agents do, and adopt the CAs that the answer names.
 
-`python -m tests.simulators.renewing run …`: the options of `fleet.simulation`.
+`python -m tests.simulators.renewing run …`: the options of `tests.load`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from cryptography import x509
 
-from fleet.simulation import actor
-from fleet.simulation.__main__ import PROGRAM
-from fleet.simulation.conversation import Conversation
-from fleet.simulation.enrolling import apply
-from fleet.simulation.wire import device_context
+from tests.load import actor
+from tests.load.__main__ import PROGRAM
+from tests.load.conversation import Conversation
+from tests.load.enrolling import apply
+from tests.load.wire import device_context
 
 RENEW_AT_SHARE = 2 / 3
 

@@ -25,7 +25,7 @@ from fleet.controller.database import enrolment, migrate, tokens
 from fleet.controller.database.credentials import new_credential
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import read_place
-from fleet.simulation.machine import read
+from tests.load.machine import read
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_repository import FleetRepository
 

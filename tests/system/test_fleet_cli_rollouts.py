@@ -60,7 +60,7 @@ def playing(controller: RunningController, admin: Operator, tag: str, number: in
     words = ("run", "--devices", str(number), "--url", controller.url, "--ca", str(controller.ca_file))
     play = [*words, "--tokens", str(tokens), "--prefix", tag, "--poll", "0.3", *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fleet.simulation", *play],
+        [sys.executable, "-m", "tests.load", *play],
         cwd=ROOT,
         env=admin.environment,
         stdout=subprocess.DEVNULL,

@@ -96,8 +96,3 @@ def test_the_daemon_serves_by_what_is_there_and_names_what_is_not(programs: Path
         log = daemon.log
     assert chosen["variant"] == "reference"
     assert "pip install 'edge-inference-gateway[onnx]'" in log
-
-
-def test_the_simulated_fleet_stays_in_the_source_tree(programs: Path, tmp_path: Path) -> None:
-    done = said(tmp_path, programs / "python", "-P", "-m", "fleet.simulation")
-    assert (done.returncode, "No module named fleet.simulation" in done.stderr) == (1, True)

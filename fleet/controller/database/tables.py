@@ -1,4 +1,4 @@
-"""All tables, and triggers that keep rows which must not change, whoever writes.
+"""All tables, and the triggers that keep rows which must not change.
 
 A change here needs a migration for the databases in use (`migrations/versions/`); a test compares both.
 """

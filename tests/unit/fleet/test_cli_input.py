@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.parser import PROGRAM
-from fleet.simulation.__main__ import PROGRAM as SIMULATION
 from gateway.terminal.program import Program
+from tests.load.__main__ import PROGRAM as SIMULATION
 from tests.simulators.controller import free_port
 
 WRONG = (

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet.simulation.casting import Behaviour, Character, inventory
-from fleet.simulation.spool import SimulatedSpool
 from gateway import __version__
 from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from gateway.trust.paths import release_path
+from tests.load.casting import Behaviour, Character, inventory
+from tests.load.spool import SimulatedSpool
 
 EVIDENCE: Mapping[str, float | int | str] = {"failed_runs": 3, "requests": 40}
 REASON = "3 of 40 runs failed"

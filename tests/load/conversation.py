@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from fleet.simulation.casting import Behaviour, inventory
-from fleet.simulation.device import SimulatedDevice
-from fleet.simulation.identities import SimulatedIdentity
-from fleet.simulation.line import DeviceHttpClient, Headers, LostError
-from fleet.simulation.spool import TelemetryLine, body
-from fleet.simulation.stage import Stage, TurnedAwayError
-from fleet.simulation.wire import Response
 from gateway.domain.assignment import Target
 from gateway.trust.targets import check_document
+from tests.load.casting import Behaviour, inventory
+from tests.load.device import SimulatedDevice
+from tests.load.identities import SimulatedIdentity
+from tests.load.line import DeviceHttpClient, Headers, LostError
+from tests.load.spool import TelemetryLine, body
+from tests.load.stage import Stage, TurnedAwayError
+from tests.load.wire import Response
 
 PACKED = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
 LINES = (("Content-Type", "application/x-ndjson"), ("Content-Encoding", "gzip"))

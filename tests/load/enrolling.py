@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from fleet.simulation.identities import SimulatedIdentity
-from fleet.simulation.settings import POLL_DEFAULT_S
 from gateway import __version__
+from tests.load.identities import SimulatedIdentity
+from tests.load.settings import POLL_DEFAULT_S
 
 
 @dataclass(frozen=True, slots=True)

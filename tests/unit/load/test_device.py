@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.casting import HARDWARE, Behaviour, Character
-from fleet.simulation.device import ELSE, SimulatedDevice
 from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
+from tests.load.casting import HARDWARE, Behaviour, Character
+from tests.load.device import ELSE, SimulatedDevice
 from tests.simulators.enrolled_device import SLOT as REAL_SLOT
 from tests.simulators.enrolled_device import Device as RealDevice
 from tests.simulators.enrolled_device import enrolled_device

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.simulation.settings import Settings
+from tests.load.settings import Settings
 
 
 class Behaviour(enum.StrEnum):
@@ -71,7 +71,7 @@ def cast(settings: Settings) -> tuple[Character, ...]:
     for part in Behaviour:
         parts += [part] * round(count * getattr(shares, part.value, 0.0) / 100.0)
     parts = (parts + [Behaviour.HONEST] * count)[:count]
-    chance = random.Random(settings.seed)  # noqa: S311  reproducible, no secret
+    chance = random.Random(settings.seed)
     chance.shuffle(parts)
     drawn = chance.choices(HARDWARE, [hardware.percent for hardware in HARDWARE], k=count)
     return tuple(

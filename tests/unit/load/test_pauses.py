@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.actor import pause_s
-from fleet.simulation.settings import Settings
+from tests.load.actor import pause_s
+from tests.load.settings import Settings
 
 seconds = st.floats(0.1, 10_000.0)
 

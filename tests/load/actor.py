@@ -7,17 +7,17 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fleet.simulation.casting import Behaviour, Character
-from fleet.simulation.conversation import Conversation, refuse
-from fleet.simulation.device import SimulatedDevice
-from fleet.simulation.enrolling import SimulatedEnrolment, admitted, apply
-from fleet.simulation.identities import SimulatedIdentity
-from fleet.simulation.line import DeviceHttpClient, LostError
-from fleet.simulation.settings import Settings
-from fleet.simulation.stage import Stage, TurnedAwayError
-from fleet.simulation.wire import device_context
 from gateway.domain.retry import longest_pause_s
 from gateway.trust.distrust import Distrust
+from tests.load.casting import Behaviour, Character
+from tests.load.conversation import Conversation, refuse
+from tests.load.device import SimulatedDevice
+from tests.load.enrolling import SimulatedEnrolment, admitted, apply
+from tests.load.identities import SimulatedIdentity
+from tests.load.line import DeviceHttpClient, LostError
+from tests.load.settings import Settings
+from tests.load.stage import Stage, TurnedAwayError
+from tests.load.wire import device_context
 
 JSON = (("Content-Type", "application/json"),)
 WANTED = b'{"tags": ["simulated"]}'
@@ -31,7 +31,7 @@ class Actor:
     def __init__(self, character: Character, stage: Stage) -> None:
         self.device = SimulatedDevice(character, stage.boot_epoch)
         self._character, self._stage, self._tally = character, stage, stage.tally
-        self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  reproducible, no secret
+        self._chance = random.Random(f"{stage.settings.seed} {character.number}")
         self._conversation: Conversation | None = None
         self._application: SimulatedEnrolment | None = None
         self._failures, self._replica = 0, character.number

@@ -1,4 +1,4 @@
-"""Command line of the simulated fleet: `python -m fleet.simulation`."""
+"""Command line of the simulated fleet: `python -m tests.load`."""
 
 from __future__ import annotations
 
@@ -80,20 +80,20 @@ RUN = Verb(
     "run",
     "run",
     "simulate thousands of devices against a controller: real HTTP, TLS and signatures, no models",
-    "  python -m fleet.simulation run --devices 200 --url https://localhost:8443 \\\n"
+    "  python -m tests.load run --devices 200 --url https://localhost:8443 \\\n"
     "      --ca authority/ca.pem --operator ann.token\n"
-    "  python -m fleet.simulation run --devices 10000 --url https://a:8443 https://b:8443 \\\n"
+    "  python -m tests.load run --devices 10000 --url https://a:8443 https://b:8443 \\\n"
     "      --tokens tokens.txt --keep fleet.jsonl --until-committed\n"
-    "  python -m fleet.simulation run --devices 1000 --url https://localhost:8443 \\\n"
+    "  python -m tests.load run --devices 1000 --url https://localhost:8443 \\\n"
     "      --lying 1 --failing 5 --seconds 600 --json",
     options,
 )
 
 PROGRAM = Program(
-    "python -m fleet.simulation",
+    "python -m tests.load",
     __version__,
     "Simulates thousands of devices in one process against a controller, and measures the load.",
-    "fleet.simulation",
+    "tests.load",
     (RUN,),
     extra="fleet",
 )

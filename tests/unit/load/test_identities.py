@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.simulation.identities import FleetIdentities, SimulatedIdentity, read_identities, write_identities
 from gateway.domain.errors import ConfigurationError
+from tests.load.identities import FleetIdentities, SimulatedIdentity, read_identities, write_identities
 
 ONE = SimulatedIdentity(
     "sim-000001", "camera", "PEM", "/repository", "/v1/self/assignment", 30.0, {"m": ["p", 3, "ab"]}

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.spool import ReportedRows, SimulatedSpool, body
+from tests.load.spool import ReportedRows, SimulatedSpool, body
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 STREAMS = ("state", "vitals")

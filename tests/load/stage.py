@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.simulation.belief import Belief
-from fleet.simulation.identities import SimulatedIdentity
-from fleet.simulation.settings import Settings
-from fleet.simulation.tally import Tally
-from fleet.simulation.wire import Context, ServerAddress
+from tests.load.belief import Belief
+from tests.load.identities import SimulatedIdentity
+from tests.load.settings import Settings
+from tests.load.tally import Tally
+from tests.load.wire import Context, ServerAddress
 
 
 class TurnedAwayError(Exception):

@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.simulation.actor import Actor
-from fleet.simulation.belief import Belief
-from fleet.simulation.casting import Character, cast
-from fleet.simulation.identities import FleetIdentities, read_identities, write_identities
-from fleet.simulation.settings import Settings
-from fleet.simulation.stage import Stage
-from fleet.simulation.tally import Tally, summary
-from fleet.simulation.wire import device_context, find_server
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.open_files import allow_open_files
+from tests.load.actor import Actor
+from tests.load.belief import Belief
+from tests.load.casting import Character, cast
+from tests.load.identities import FleetIdentities, read_identities, write_identities
+from tests.load.settings import Settings
+from tests.load.stage import Stage
+from tests.load.tally import Tally, summary
+from tests.load.wire import device_context, find_server
 
 FILES_BESIDE = 64
 """Files open in addition to the connections."""

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from fleet.simulation.wire import Response, ServerAddress, device_context, find_server
 from gateway.domain.errors import ConfigurationError
+from tests.load.wire import Response, ServerAddress, device_context, find_server
 
 
 def server(url: str, *, spread: bool = True) -> ServerAddress:

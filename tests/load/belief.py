@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from fleet.simulation.device import SimulatedDevice
-from fleet.simulation.wire import Response
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
 from gateway.trust.chain import trusted_root
@@ -21,6 +19,8 @@ from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS
 from gateway.trust.signatures import signers
 from gateway.trust.targets import TARGETS
+from tests.load.device import SimulatedDevice
+from tests.load.wire import Response
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Root, Targets

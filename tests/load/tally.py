@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.simulation.casting import COMMITTING, Behaviour, Character
+from tests.load.casting import COMMITTING, Behaviour, Character
 
 STEP = 1.02
 """Ratio between the bounds of adjacent buckets: two percent."""

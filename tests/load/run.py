@@ -1,4 +1,4 @@
-"""`python -m fleet.simulation run`: simulate devices, show their progress, then the load that they caused."""
+"""`python -m tests.load run`: simulate devices, show their progress, then the load that they caused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fleet.disk import read_bounded
-from fleet.simulation.machine import MachineReading, read, spent
-from fleet.simulation.settings import BehaviourShares, Settings
-from fleet.simulation.simulate import Run, ShowProgress, simulate
-from fleet.simulation.tally import Tally
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import FINDING, OK, UNREACHABLE
 from gateway.terminal.tables import counted, print_facts, print_json, print_table, progress
+from tests.load.machine import MachineReading, read, spent
+from tests.load.settings import BehaviourShares, Settings
+from tests.load.simulate import Run, ShowProgress, simulate
+from tests.load.tally import Tally
 
 FILE_LIMIT_BYTES = 64 * 2**20
 """Size of a file with tokens for a million devices."""

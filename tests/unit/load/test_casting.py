@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.casting import HARDWARE, Behaviour, cast, inventory
-from fleet.simulation.settings import BehaviourShares, Settings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.inventory import ACCELERATOR_KINDS
+from tests.load.casting import HARDWARE, Behaviour, cast, inventory
+from tests.load.settings import BehaviourShares, Settings
 
 URL = "https://localhost"
 percent = st.floats(0.0, 20.0)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fleet.simulation.tally import Tally
-from fleet.simulation.wire import ClientConnection, Context, Response, ServerAddress
+from tests.load.tally import Tally
+from tests.load.wire import ClientConnection, Context, Response, ServerAddress
 
 if TYPE_CHECKING:
     import h11

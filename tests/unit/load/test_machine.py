@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.simulation.machine import MachineReading, read, spent
-from fleet.simulation.run import watched
 from gateway.domain.errors import ConfigurationError
+from tests.load.machine import MachineReading, read, spent
+from tests.load.run import watched
 
 
 def test_a_process_and_a_database_are_read(tmp_path: Path) -> None:

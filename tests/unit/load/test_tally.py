@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.casting import cast
-from fleet.simulation.settings import BehaviourShares, Settings
-from fleet.simulation.tally import Spread, Tally, summary
+from tests.load.casting import cast
+from tests.load.settings import BehaviourShares, Settings
+from tests.load.tally import Spread, Tally, summary
 
 
 @given(st.lists(st.floats(1e-5, 100.0), min_size=1, max_size=60), st.sampled_from([1, 50, 90, 99, 100]))
