@@ -39,7 +39,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report, and the version of the assignment that the device had then (0: an older agent, which does not say)."""
+    """A report, and the version of the assignment that the device had then (0: it does not say)."""
 
     report: Reported
     assignment: int = 0

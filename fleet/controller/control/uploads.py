@@ -209,9 +209,8 @@ class Uploads:
         return next((one for one in sorted(uploads, key=lambda one: one.by != by) if others or one.by == by), None)
 
     def _incomplete(self, part: Path, found: os.stat_result) -> Upload:
-        digest, size, *by = part.name.split(".", 2)
-        expires, owner = self._expires(found), "".join(by)  # older releases named no token
-        return Upload(digest, int(size), found.st_size, complete=False, expires=expires, by=owner)
+        digest, size, by = part.name.split(".", 2)
+        return Upload(digest, int(size), found.st_size, complete=False, expires=self._expires(found), by=by)
 
     def _expires(self, found: os.stat_result, *, complete: bool = False) -> datetime:
         is_empty = not (complete or found.st_size)

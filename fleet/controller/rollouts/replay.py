@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from fleet.controller.rollouts.decide import decide
-from fleet.controller.rollouts.decisions import PART_LOW, Decision, Pause
+from fleet.controller.rollouts.decisions import PART_LOW, Decision
 from fleet.controller.rollouts.facts import Decided, Fact
 from fleet.controller.rollouts.fold import fold
-from fleet.controller.rollouts.spec import CANARY, Spec, wave_name
+from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.state import RolloutState
 
 
@@ -68,16 +68,9 @@ def _difference(spec: Spec, state: RolloutState, answer: list[Fact]) -> Differen
 
     A part of an answer is accepted if it has at least `PART_LOW` decisions. The next answer must then hold the rest.
     """
-    recorded = [_as_worded_now(fact.event.decision) for fact in answer if isinstance(fact.event, Decided)]
+    recorded = [fact.event.decision for fact in answer if isinstance(fact.event, Decided)]
     decided = decide(spec, state, answer[0].at, len(recorded) + 1)
     for place, (one, other) in enumerate(zip_longest(recorded, decided)):
         if one != other and (one is not None or place < PART_LOW):
             return Difference(answer[min(place, len(answer) - 1)].seq, one, other)
     return None
-
-
-def _as_worded_now(decision: Decision) -> Decision:
-    """Return `decision` in today's wording: earlier versions named the canary by its number."""
-    if not isinstance(decision, Pause):
-        return decision
-    return replace(decision, reason=decision.reason.replace(f"wave {CANARY} is", f"{wave_name(CANARY)} is"))

@@ -124,16 +124,3 @@ def test_too_small_a_part_is_an_answer_that_was_cut_off():
     found = replay(record.spec, record.facts).difference
     assert found is not None
     assert (found.seq, found.recorded) == (record.facts[-1].seq, None)
-
-
-def test_what_called_the_canary_by_its_number_still_follows():
-    """A pause as it was recorded before."""
-    record = Record(spec_of(canary={"per_accelerator": 2, "soak_s": 0})).start(30)
-    for device in offered(record.tick()):
-        record.report(device, "failed")
-    record.tick(1)
-    fact = record.facts[-1]
-    for words, follows in (("wave 0 is over", True), ("wave 1 is over", False)):
-        pause = replace(fact.event.decision, reason=f"{words}, and 0 of its 2 devices committed: too few")
-        record.facts[-1] = replace(fact, event=Decided(pause))
-        assert (replay(record.spec, record.facts).difference is None) is follows
