@@ -53,9 +53,8 @@ from fleet.controller.monitoring.wake_hints import WakePublisher
 from fleet.controller.serving.asgi import Application, Scope
 from fleet.controller.serving.bodies import BodyBound
 from fleet.controller.serving.identity import Recognition
-from fleet.controller.serving.server import Server
+from fleet.controller.serving.server import Server, mounted, stacked
 from fleet.controller.serving.server_certificate import CertificateSource, filed_certificate, own_certificate
-from fleet.controller.serving.stack import mounted, stacked
 from fleet.controller.serving.tls import server_context
 from fleet.publisher.keys import Ask, refuse_to_ask
 from fleet.publisher.repository import BLOBS

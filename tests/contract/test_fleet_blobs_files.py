@@ -17,8 +17,8 @@ from fleet.controller.blobs.places import BlobPlace, PublicFolder
 from fleet.controller.blobs.s3 import S3Blobs
 from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.serving.asgi import peer_of
+from fleet.controller.serving.server import mounted
 from fleet.controller.serving.settings import RateSettings, ServingSettings
-from fleet.controller.serving.stack import mounted
 from gateway.domain.errors import Fault, RequestError
 from gateway.transfer.settings import FetchSettings
 from gateway.transfer.source import FetchError

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.controller.authority.ca import Authority, name_of, new_authority
+from fleet.controller.authority.certificate import verified
 from fleet.controller.authority.settings import AuthoritySettings
-from fleet.controller.authority.verify import verified
 from fleet.controller.control.device_ca import open_device_ca
 from fleet.controller.database import audit, authority
 from fleet.controller.database.engine import Database, open_database

@@ -24,9 +24,8 @@ from fleet.controller.authority.ca import Authority, new_authority
 from fleet.controller.authority.certificate import DeviceCertificate
 from fleet.controller.serving.asgi import Application, Receive, Scope, Send, peer_of
 from fleet.controller.serving.identity import Recognition
-from fleet.controller.serving.server import Server
+from fleet.controller.serving.server import Bound, Server, stacked
 from fleet.controller.serving.settings import ServingSettings
-from fleet.controller.serving.stack import Bound, stacked
 from fleet.controller.serving.tls import server_context
 from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError

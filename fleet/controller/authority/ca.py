@@ -76,7 +76,10 @@ class Authority:
         key = requested_key(request_pem, self.settings)
         days = self.settings.validity_d if validity_d is None else validity_d
         name = x509.UniformResourceIdentifier(DEVICE_URI + device)
-        builder = self._begun(_common_name(device), key, [name], ExtendedKeyUsageOID.CLIENT_AUTH)
+        common = device  # for people; the URI has the whole name
+        if len(device) > COMMON_NAME_LIMIT:
+            common = f"{device[:47]}~{hashlib.sha256(device.encode()).hexdigest()[:16]}"
+        builder = self._begun(common, key, [name], ExtendedKeyUsageOID.CLIENT_AUTH)
         return device_certificate(self._signed(builder, now, days, since or now))
 
     def issue_server(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
@@ -88,7 +91,8 @@ class Authority:
         known = [_server_name(name) for name in names]
         builder = self._begun("edge-fleet", key.public_key(), known, ExtendedKeyUsageOID.SERVER_AUTH)
         certificate = self._signed(builder, now, self.settings.server_validity_d, now)
-        return certificate.public_bytes(Encoding.PEM), _private_pem(key)
+        private_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return certificate.public_bytes(Encoding.PEM), private_pem
 
     def _begun(
         self,
@@ -166,13 +170,6 @@ def key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, c
     )
 
 
-def _common_name(device: str) -> str:
-    """Return the common name, which is for people. The URI has the whole name."""
-    if len(device) <= COMMON_NAME_LIMIT:
-        return device
-    return f"{device[:47]}~{hashlib.sha256(device.encode()).hexdigest()[:16]}"
-
-
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
@@ -182,7 +179,3 @@ def _server_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,15 +1,18 @@
-"""A device's certificate as a value: its device, its validity, and the time of its renewal."""
+"""A device's certificate: its value, and its verification (issuer, purpose, validity, revocation). No I/O, no clock."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 DEVICE_URI = "urn:edge-fleet:device:"
@@ -55,17 +58,6 @@ class DeviceCertificate:
 
 def device_certificate(certificate: x509.Certificate) -> DeviceCertificate:
     """Read a certificate. Raise NoDeviceError."""
-    return DeviceCertificate(
-        device=_device(certificate),
-        serial=f"{certificate.serial_number:x}",
-        subject=certificate.subject.rfc4514_string(),
-        issued=certificate.not_valid_before_utc,
-        expires=certificate.not_valid_after_utc,
-        certificate=certificate,
-    )
-
-
-def _device(certificate: x509.Certificate) -> str:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
@@ -74,4 +66,43 @@ def _device(certificate: x509.Certificate) -> str:
     device = uris[0].removeprefix(DEVICE_URI) if len(uris) == 1 and uris[0].startswith(DEVICE_URI) else ""
     if len(list(names)) != 1 or not NAME_PATTERN.fullmatch(device):
         raise NoDeviceError(f"the certificate's one alternative name must be the URI {DEVICE_URI}DEVICE")
-    return device
+    return DeviceCertificate(
+        device=device,
+        serial=f"{certificate.serial_number:x}",
+        subject=certificate.subject.rfc4514_string(),
+        issued=certificate.not_valid_before_utc,
+        expires=certificate.not_valid_after_utc,
+        certificate=certificate,
+    )
+
+
+def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate], now: datetime) -> DeviceCertificate:
+    """Return the device of a certificate that one of `trusted` issued directly, without an intermediate CA.
+
+    Raise RequestError UNAUTHENTICATED.
+    """
+    policy = PolicyBuilder().store(Store(list(trusted))).time(now).max_chain_depth(0)
+    try:
+        policy.build_client_verifier().verify(certificate, [])
+        return device_certificate(certificate)
+    except (VerificationError, NoDeviceError, ValueError) as error:
+        problem = f"the client certificate is not of this fleet ({error!s:.200}); enrol the device again"
+        raise RequestError(Fault.UNAUTHENTICATED, problem) from None
+
+
+def check_holds(certificate: DeviceCertificate, revoked: Collection[str], now: datetime) -> None:
+    """Check that a certificate verified at the handshake is still valid.
+
+    Raise RequestError UNAUTHENTICATED if it has expired, or if its serial is in `revoked`.
+    """
+    if certificate.serial in revoked:
+        raise _over(certificate, "was revoked")
+    if not certificate.issued <= now <= certificate.expires:
+        raise _over(
+            certificate, f"holds from {certificate.issued:%Y-%m-%d %H:%M} to {certificate.expires:%Y-%m-%d %H:%M} UTC"
+        )
+
+
+def _over(certificate: DeviceCertificate, problem: str) -> RequestError:
+    message = f"the certificate {certificate.serial} of {certificate.device} {problem}; enrol the device again"
+    return RequestError(Fault.UNAUTHENTICATED, message)

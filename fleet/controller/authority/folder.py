@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -34,17 +32,25 @@ def open_authority(folder: Path, now: datetime, settings: AuthoritySettings | No
     ConfigurationError, OSError.
     """
     settings = settings or AuthoritySettings()
-    with _locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         files = folder / KEY_FILE, folder / CERTIFICATE_FILE
         if not files[1].exists():
             _make(files, now, settings)
         return read_authority(*files, settings)
+    finally:
+        os.close(descriptor)
 
 
 def read_authority(key_file: Path, certificate_file: Path, settings: AuthoritySettings | None = None) -> Authority:
     """Read an authority that was made elsewhere. Raise ConfigurationError."""
     key = _read_key(key_file)
-    certificates = _read_certificates(certificate_file)
+    try:
+        certificates = x509.load_pem_x509_certificates(read_bounded(certificate_file, FILE_LIMIT_BYTES))
+    except ValueError as error:
+        raise ConfigurationError(f"holds no PEM certificate ({error!s:.200})", file=str(certificate_file)) from None
     if certificates[0].public_key() != key.public_key():
         problem = f"its first certificate is not that of the key in {key_file}; both must be of the same CA"
         raise ConfigurationError(problem, file=str(certificate_file))
@@ -78,13 +84,6 @@ def _read_key(file: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _read_certificates(file: Path) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(read_bounded(file, FILE_LIMIT_BYTES))
-    except ValueError as error:
-        raise ConfigurationError(f"holds no PEM certificate ({error!s:.200})", file=str(file)) from None
-
-
 def _check_authority(certificate: x509.Certificate, file: str) -> None:
     try:
         basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -96,14 +95,3 @@ def _check_authority(certificate: x509.Certificate, file: str) -> None:
         subject = certificate.subject.rfc4514_string()
         problem = f"{subject:.200} is no CA's certificate (basicConstraints CA, keyUsage keyCertSign)"
         raise ConfigurationError(problem, file=file)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
 """The controller's HTTP server: bounded connections, mutual TLS, identity, limits, errors. It contains no routes.
 
-`server` loads uvicorn, `stack` composes the middleware.
+`server` loads uvicorn and composes the middleware.
 """

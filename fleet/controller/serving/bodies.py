@@ -42,7 +42,10 @@ class Bodies:
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self._give_back(caller, body.held_bytes)
+            self.buffered_bytes -= body.held_bytes
+            self._callers[caller] -= body.held_bytes
+            if not self._callers[caller]:
+                del self._callers[caller]
 
     def _take(self, caller: str, count_bytes: int) -> None:
         """Reserve memory for a request until its end. Raise RequestError OVERLOADED."""
@@ -55,12 +58,6 @@ class Bodies:
             raise RequestError(Fault.OVERLOADED, problem)
         self.buffered_bytes += count_bytes
         self._callers[caller] = theirs
-
-    def _give_back(self, caller: str, count_bytes: int) -> None:
-        self.buffered_bytes -= count_bytes
-        self._callers[caller] -= count_bytes
-        if not self._callers[caller]:
-            del self._callers[caller]
 
 
 class _Body:
@@ -80,21 +77,14 @@ class _Body:
         """Receive a message of the body. After the body only a disconnect can follow, which has no timeout."""
         if self._whole:
             return await self._receive()
+        if self._ends_at_s is None:
+            self._ends_at_s = asyncio.get_running_loop().time() + self._bound.timeout_s
         try:
-            async with asyncio.timeout_at(self._deadline_s()):
+            async with asyncio.timeout_at(self._ends_at_s):
                 message = await self._receive()
         except TimeoutError:
             problem = f"the body took longer than {self._bound.timeout_s:g} s; send it faster, or less"
             raise ProblemError(408, problem, headers=(("connection", "close"),)) from None
-        self._count(message)
-        return message
-
-    def _deadline_s(self) -> float:
-        if self._ends_at_s is None:
-            self._ends_at_s = asyncio.get_running_loop().time() + self._bound.timeout_s
-        return self._ends_at_s
-
-    def _count(self, message: Message) -> None:
         size = len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         if self._received_bytes + size > self._bound.limit_bytes:
@@ -103,6 +93,7 @@ class _Body:
         if not self._bound.streamed:
             self._take(size)
             self.held_bytes += size
+        return message
 
     def _too_large(self) -> RequestError:
         return RequestError(

@@ -50,9 +50,11 @@ class ControllerConnection(BoundedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or refuse it if there are too many connections."""
         super().connection_made(transport)
-        self._group = self._counted_as()
+        self._group = self._shared.proxies.group(self.client[0] if self.client else "")
         self._shared.addresses[self._group] += 1
-        if self._too_many():
+        theirs = self._shared.addresses[self._group] if self._group else 0
+        too_many = len(self.connections) > self._settings.max_connections
+        if too_many or theirs > self._settings.max_connections_per_address:
             self._shared.counts["connections_turned_away"] += 1
             self.turn_away(503, "too many connections; try again later", (retry_after(1.0),))
             return
@@ -65,14 +67,6 @@ class ControllerConnection(BoundedConnection):
         self._shared.addresses[self._group] -= 1
         if not self._shared.addresses[self._group]:
             del self._shared.addresses[self._group]
-
-    def _counted_as(self) -> str:
-        return self._shared.proxies.group(self.client[0] if self.client else "")
-
-    def _too_many(self) -> bool:
-        theirs = self._shared.addresses[self._group] if self._group else 0
-        too_many = len(self.connections) > self._settings.max_connections
-        return too_many or theirs > self._settings.max_connections_per_address
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, with the sendfile extension if there is no TLS.

@@ -10,8 +10,7 @@ from datetime import datetime
 
 from cryptography import x509
 
-from fleet.controller.authority.certificate import DeviceCertificate
-from fleet.controller.authority.verify import check_holds, verified
+from fleet.controller.authority.certificate import DeviceCertificate, check_holds, verified
 from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import Application, Receive, Scope, Send, bearer, header_values, without_headers
 from fleet.controller.serving.peer import RequestPeer
@@ -44,7 +43,12 @@ class Recognition:
         now, digest = self._now(), hashlib.sha256(certificate_der).digest()
         known = self._known.get(digest)
         if known is None:
-            known = verified(_parsed(certificate_der), self._trusted, now)
+            try:
+                certificate = x509.load_der_x509_certificate(certificate_der)
+            except ValueError as error:
+                problem = f"the client certificate cannot be read ({error!s:.200}); enrol the device again"
+                raise RequestError(Fault.UNAUTHENTICATED, problem) from None
+            known = verified(certificate, self._trusted, now)
             self._known[digest] = known
             if len(self._known) > VERIFIED_LIMIT:
                 self._known.popitem(last=False)
@@ -105,11 +109,3 @@ class PeerMiddleware:
         except RequestError as error:
             self._counts["certificate_refused"] += 1
             return RequestPeer(address, None, proxied, error)
-
-
-def _parsed(certificate_der: bytes) -> x509.Certificate:
-    try:
-        return x509.load_der_x509_certificate(certificate_der)
-    except ValueError as error:
-        problem = f"the client certificate cannot be read ({error!s:.200}); enrol the device again"
-        raise RequestError(Fault.UNAUTHENTICATED, problem) from None

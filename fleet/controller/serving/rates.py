@@ -63,32 +63,27 @@ class Rates:
             raise self._refusal(kind, problem, AGAIN_S)
 
         def fine() -> None:
+            """Charge the caller for a 401 or 403."""
             kind.buckets.fine(key, self._now_ns(), self._settings.refusal_cost)
-
-        kind.inside[key] += 1
-        try:
-            await self._fined(fine, scope, receive, send)
-        finally:
-            kind.inside[key] -= 1
-            if not kind.inside[key]:
-                del kind.inside[key]
-
-    async def _fined(self, fine: Callable[[], None], scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, and charge the caller for a 401 or 403."""
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in _REFUSALS:
                 fine()
             await send(message)
 
+        kind.inside[key] += 1
         try:
-            if refusal := peer_of(scope).refusal:
-                raise refusal
+            if peer.refusal:
+                raise peer.refusal
             await self._app(scope, receive, watched)
         except RequestError as error:
             if HTTP_STATUS[error.fault] in _REFUSALS:
                 fine()
             raise
+        finally:
+            kind.inside[key] -= 1
+            if not kind.inside[key]:
+                del kind.inside[key]
 
     def _refusal(self, kind: _Kind, problem: str, wait_s: float) -> ProblemError:
         self._counts[f"rate_limited_{kind.name}"] += 1

@@ -53,13 +53,6 @@ class AccessLog:
         answer = _Answer(scope, send)
         self._inside += 1
         try:
-            await self._answered(scope, receive, answer)
-        finally:
-            self._inside -= 1
-            answer.log()
-
-    async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        try:
             self._check_load(scope["path"])
             await self._app(scope, receive, answer.send)
         except (RequestError, ProblemError) as error:
@@ -72,6 +65,9 @@ class AccessLog:
         except Exception:  # noqa: BLE001  the task of one request: a defect in it must not take down others
             _log.exception(events.REQUEST_CRASHED, *answer.named)
             await answer.refuse(plain_problem(500, "internal error; the controller's log says more"))
+        finally:
+            self._inside -= 1
+            answer.log()
 
     def _check_load(self, path: str) -> None:
         if self._inside > self._max_requests and path != LIVE:

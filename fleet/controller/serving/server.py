@@ -1,16 +1,20 @@
-"""The controller's port: its certificate, its application, its peers."""
+"""The controller's port: its certificate, its application, its peers, and the order of the middleware."""
 
 from __future__ import annotations
 
 import ssl
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from fleet.controller.serving.asgi import Application
+from fleet.controller.serving.asgi import Application, Receive, Scope, Send
+from fleet.controller.serving.bodies import Bodies, BodyBound
+from fleet.controller.serving.identity import PeerMiddleware, Recognition
 from fleet.controller.serving.proxies import read_proxies
+from fleet.controller.serving.rates import Rates
+from fleet.controller.serving.records import AccessLog
 from fleet.controller.serving.settings import ServingSettings
 from fleet.controller.serving.tls import load_chain
 from gateway.domain.access import Address
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from fleet.controller.serving.connection import ControllerConnection
+
+Bound = Callable[[Scope], BodyBound]
 
 
 class Server:
@@ -48,7 +54,12 @@ class Server:
         Raise ConfigurationError; then nothing listens.
         """
         for address in addresses:
-            self._check_exposure(address)
+            if not (address.private or self._context or self._settings.proxy.trusted):
+                problem = (
+                    f"listening on {address} without TLS would send tokens in the clear; set [listen] tls, "
+                    "or name the proxy in front in [serve.proxy] trusted, or listen on 127.0.0.1 or a UNIX socket"
+                )
+                raise ConfigurationError(problem, table="listen", key="addresses")
         bound = self._listeners.listen(addresses, "listen", "addresses")
         async with AsyncExitStack() as undone:
             undone.push_async_callback(self.stop, 0)
@@ -64,14 +75,6 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections, let requests finish within `grace_s`, then abort the rest."""
         await self._listeners.stop(grace_s)
-
-    def _check_exposure(self, address: Address) -> None:
-        if not (address.private or self._context or self._settings.proxy.trusted):
-            problem = (
-                f"listening on {address} without TLS would send tokens in the clear; set [listen] tls, "
-                "or name the proxy in front in [serve.proxy] trusted, or listen on 127.0.0.1 or a UNIX socket"
-            )
-            raise ConfigurationError(problem, table="listen", key="addresses")
 
     def _terms(self, context: ssl.SSLContext) -> HandshakeLimits:
         settings, rates = self._settings, self._settings.rates
@@ -95,3 +98,36 @@ class Server:
             return ControllerConnection(config, state, shared)
 
         return self._app, connect
+
+
+def stacked(
+    app: Application,
+    recognition: Recognition,
+    settings: ServingSettings,
+    counts: Counter[str],
+    bound: Bound | None = None,
+) -> Application:
+    """Wrap `app` in request ids and access log, identity, rate limits and body limits: the cheapest checks come first.
+
+    `bound`: body limit by route. `counts` counts refusals and ignored headers by reason. Raise ConfigurationError for
+    invalid proxies.
+    """
+    usual = BodyBound(settings.max_body_bytes, settings.body_timeout_s)
+    bounded = Bodies(app, bound or (lambda _: usual), settings)
+    limited = Rates(bounded, settings.rates, counts)
+    known = PeerMiddleware(limited, recognition, read_proxies(settings.proxy.trusted), settings.proxy, counts)
+    return AccessLog(known, settings.max_requests, counts)
+
+
+def mounted(app: Application, mounts: dict[str, Application]) -> Application:
+    """Route paths below a prefix ("/repository/") to another application, which gets the path without the prefix."""
+
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope["path"])
+        for prefix, inner in mounts.items():
+            if path.startswith(prefix):
+                await inner({**scope, "path": path[len(prefix) - 1 :]}, receive, send)
+                return
+        await app(scope, receive, send)
+
+    return route

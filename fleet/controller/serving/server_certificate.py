@@ -26,8 +26,12 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSo
     pair: list[Pair] = []
 
     def shown(now: datetime) -> Pair:
-        if not pair or not _is_young(pair[-1][0], now):
-            pair[:] = [authority.issue_server(names, now)]
+        if pair:
+            held = x509.load_pem_x509_certificate(pair[-1][0])
+            begin, end = held.not_valid_before_utc, held.not_valid_after_utc
+            if begin <= now < begin + (end - begin) * RENEWAL_SHARE:
+                return pair[-1]
+        pair[:] = [authority.issue_server(names, now)]
         return pair[-1]
 
     return shown
@@ -36,9 +40,3 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSo
 def filed_certificate(certificate: Path, key: Path) -> CertificateSource:
     """Return a source that reads files, which another program renews. It raises ConfigurationError."""
     return lambda _: (read_bounded(certificate, PEM_LIMIT_BYTES), read_bounded(key, PEM_LIMIT_BYTES))
-
-
-def _is_young(certificate_pem: bytes, now: datetime) -> bool:
-    held = x509.load_pem_x509_certificate(certificate_pem)
-    begin, end = held.not_valid_before_utc, held.not_valid_after_utc
-    return begin <= now < begin + (end - begin) * RENEWAL_SHARE

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.controller.authority.ca import Authority, new_authority
-from fleet.controller.authority.certificate import device_certificate
+from fleet.controller.authority.certificate import device_certificate, verified
 from fleet.controller.authority.request import requested_key
 from fleet.controller.authority.settings import AuthoritySettings
-from fleet.controller.authority.verify import verified
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 SETTINGS = AuthoritySettings()

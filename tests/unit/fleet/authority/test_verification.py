@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fleet.controller.authority.ca import Authority, new_authority
-from fleet.controller.authority.certificate import NoDeviceError, device_certificate
+from fleet.controller.authority.certificate import NoDeviceError, check_holds, device_certificate, verified
 from fleet.controller.authority.revocation import revocation_list
-from fleet.controller.authority.verify import check_holds, verified
 from gateway.domain.errors import Fault, RequestError
 
 KEY = ec.generate_private_key(ec.SECP256R1())
