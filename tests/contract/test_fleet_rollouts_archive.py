@@ -15,7 +15,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control import archiving
 from fleet.controller.control.maintenance import archive_ended
 from fleet.controller.control.settings import SchedulerSettings
-from fleet.controller.database import audit, leader, rollouts, rollouts_archive
+from fleet.controller.database import audit, leader, rollouts
 from fleet.controller.database.engine import Database
 from fleet.controller.database.leader import FencedError
 from fleet.controller.database.rollouts import NewFact, StoredRollout
@@ -63,7 +63,7 @@ def test_what_ended_before_a_time_is_archived_once(database: Database) -> None:
 
 
 def test_a_request_archives_a_bounded_number_of_the_wanted(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (archiving, rollouts_archive):
+    for module in (archiving, rollouts):
         monkeypatch.setattr(module, "ARCHIVE_LIMIT", 2)
     for number in range(7):
         add(database, f"r-{number}", "finished", 40)

@@ -35,7 +35,13 @@ class BlobResponse:
 
 def answer(method: str, headers: Mapping[str, str], content: FileMetadata) -> BlobResponse:
     """Return the response to GET or HEAD. `headers` have lower-case names."""
-    about = _about(content)
+    about: tuple[tuple[str, str], ...] = (
+        ("etag", content.etag),
+        ("accept-ranges", "bytes"),
+        ("cache-control", content.cache_control),
+    )
+    if content.modified is not None:
+        about = (*about, ("last-modified", format_datetime(content.modified, usegmt=True)))
     if not _wanted(headers, content):
         return BlobResponse(412, about)
     if _known(headers, content):
@@ -48,13 +54,6 @@ def answer(method: str, headers: Mapping[str, str], content: FileMetadata) -> Bl
     if span:
         told = (*told, ("content-range", f"bytes {offset}-{offset + count - 1}/{content.size_bytes}"))
     return BlobResponse(206 if span else 200, told, offset, count if method == "GET" else 0)
-
-
-def _about(content: FileMetadata) -> tuple[tuple[str, str], ...]:
-    told = (("etag", content.etag), ("accept-ranges", "bytes"), ("cache-control", content.cache_control))
-    if content.modified is None:
-        return told
-    return (*told, ("last-modified", format_datetime(content.modified, usegmt=True)))
 
 
 def _wanted(headers: Mapping[str, str], content: FileMetadata) -> bool:

@@ -28,7 +28,10 @@ class DiskBlobs:
         """Create the folder and remove leftovers. Raise OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
-        self._remove_leftovers((settings or BlobSettings()).leftover_age_s)
+        for part in self._folder.glob(f"{INCOMING}*"):  # a younger one may belong to a replica that still writes it
+            with suppress(FileNotFoundError):  # another replica removed it, too
+                if time.time() - part.stat().st_mtime > (settings or BlobSettings()).leftover_age_s:
+                    part.unlink()
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
         """Store a blob. Several callers may store the same one. Disk space is reserved before the first byte."""
@@ -63,13 +66,6 @@ class DiskBlobs:
     def url(self, digest: str, method: str) -> str:
         """Return "": this controller serves the file itself."""
         return ""
-
-    def _remove_leftovers(self, age_s: float) -> None:
-        """Remove old incomplete files. A younger one may belong to another replica that still writes it."""
-        for part in self._folder.glob(f"{INCOMING}*"):
-            with suppress(FileNotFoundError):  # another replica removed it, too
-                if time.time() - part.stat().st_mtime > age_s:
-                    part.unlink()
 
     @contextmanager
     def _request_errors(self) -> Iterator[None]:

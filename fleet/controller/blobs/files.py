@@ -30,7 +30,13 @@ def files(place: FileSource, piece_bytes: int, admit: Callable[[Scope], None] = 
             await _send_elsewhere(scope, found, send)
             return
         with found.file as file:
-            await _send_content(scope, file, found.content, piece_bytes, send)
+            told = answer(method, _conditions(scope), found.content)
+            await _start(send, told.status, told.headers)
+            if told.count_bytes and ZERO_COPY in scope.get("extensions", {}):
+                piece = {"file": file, "offset": told.offset_bytes, "count": told.count_bytes}
+                await send({"type": ZERO_COPY, **piece})
+                return
+            await _send_pieces(file, told, piece_bytes, send)
 
     return app
 
@@ -52,15 +58,6 @@ async def _send_elsewhere(scope: Scope, found: OpenedFile, send: Send) -> None:
     headers = [("etag", found.etag)] if known else [("location", found.url), ("content-length", "0")]
     await _start(send, 304 if known else 302, (*headers, ("cache-control", "private, no-store")))
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_content(scope: Scope, file: BinaryIO, content: FileMetadata, piece_bytes: int, send: Send) -> None:
-    told = answer(scope["method"], _conditions(scope), content)
-    await _start(send, told.status, told.headers)
-    if told.count_bytes and ZERO_COPY in scope.get("extensions", {}):
-        await send({"type": ZERO_COPY, "file": file, "offset": told.offset_bytes, "count": told.count_bytes})
-        return
-    await _send_pieces(file, told, piece_bytes, send)
 
 
 async def _send_pieces(file: BinaryIO, told: BlobResponse, piece_bytes: int, send: Send) -> None:

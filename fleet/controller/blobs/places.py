@@ -57,7 +57,9 @@ class PublicFolder:
         modified = datetime.fromtimestamp(int(status.st_mtime), UTC)
         etag = f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
         kind = "application/json" if path.endswith(".json") else "application/octet-stream"
-        return OpenedFile(FileMetadata(etag, status.st_size, modified, kind, _caching(parts)), file)
+        # files with a digest or version in their name never change (TUF, 6.2)
+        caching = IMMUTABLE if parts[0] == "targets" or _NUMBERED.fullmatch(parts[-1]) else "no-cache"
+        return OpenedFile(FileMetadata(etag, status.st_size, modified, kind, caching), file)
 
 
 class BlobPlace:
@@ -76,8 +78,3 @@ class BlobPlace:
             return OpenedFile(url=url, etag=etag)
         file = self._blobs.open(digest)
         return OpenedFile(FileMetadata(etag, os.fstat(file.fileno()).st_size, cache_control=IMMUTABLE), file)
-
-
-def _caching(parts: Sequence[str]) -> str:
-    """Return the Cache-Control value: files with a digest or version in their name never change (TUF, 6.2)."""
-    return IMMUTABLE if parts[0] == "targets" or _NUMBERED.fullmatch(parts[-1]) else "no-cache"

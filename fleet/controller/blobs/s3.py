@@ -93,7 +93,8 @@ class S3Blobs:
         except (exceptions.BaseError, OSError) as error:
             if content and content.error:
                 raise content.error from None
-            if content is None and _is_absence(error):
+            is_missing = isinstance(error, exceptions.NotFoundError | FileNotFoundError)
+            if content is None and is_missing and "NoSuchBucket" not in str(error):
                 raise absent(digest) from error
             raise self._refusal(error) from error
 
@@ -175,13 +176,6 @@ def _store(settings: S3Settings, endpoint: str) -> S3Store:
         )
     except (BaseError, ValueError) as error:
         raise ConfigurationError(f"the store cannot be used ({_short(error)})", table="blobs.s3") from None
-
-
-def _is_absence(error: Exception) -> bool:
-    """Return whether the object is missing, not the bucket."""
-    from obstore import exceptions
-
-    return isinstance(error, exceptions.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in str(error)
 
 
 def _short(error: Exception) -> str:

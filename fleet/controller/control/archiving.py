@@ -9,11 +9,10 @@ from datetime import datetime
 from fleet.controller.audit import Deed
 from fleet.controller.control.rollouts import Permit, Rollouts
 from fleet.controller.control.rollouts_record import RecordedRollout
-from fleet.controller.database import audit, rollouts_archive
+from fleet.controller.database import audit, rollouts
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.leader import guard
-from fleet.controller.database.rollouts import StoredRollout
-from fleet.controller.database.rollouts_archive import ARCHIVE_LIMIT
+from fleet.controller.database.rollouts import ARCHIVE_LIMIT, StoredRollout
 from fleet.times import moment
 
 ACTOR = "the controller"
@@ -35,7 +34,7 @@ def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: 
     """
 
     def done(connection: Connection) -> bool:
-        return rollouts_archive.archive(connection, rollout, now)
+        return rollouts.archive(connection, rollout, now)
 
     return _change(rolling, Deed(by, "rollouts.archive", rollout), now, permit, done)
 
@@ -44,7 +43,7 @@ def restore(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: 
     """Show an archived rollout in lists again. Raise AbsentError, AwayError, and what `permit` raises."""
 
     def done(connection: Connection) -> bool:
-        return rollouts_archive.restore(connection, rollout)
+        return rollouts.restore(connection, rollout)
 
     return _change(rolling, Deed(by, "rollouts.restore", rollout), now, permit, done)
 
@@ -69,7 +68,7 @@ def archive_before(
         chosen = _chosen(connection, before, wanted)
         names = tuple(sorted(chosen))
         if names:
-            rollouts_archive.archive_all(connection, names, now)
+            rollouts.archive_all(connection, names, now)
             details = {"before": moment(before), "rollouts": list(names)}
             audit.append(connection, Deed(by, "rollouts.archive", f"{len(names)} rollouts", details), now)
     return Archived(names, len(names) == ARCHIVE_LIMIT)
@@ -79,7 +78,7 @@ def _chosen(connection: Connection, before: datetime, wanted: Callable[[StoredRo
     """Return the ids to archive. The database cannot evaluate `wanted`, so pages are read until enough are found."""
     chosen: list[str] = []
     after = ""
-    while found := rollouts_archive.over_before(connection, before, after=after):
+    while found := rollouts.over_before(connection, before, after=after):
         chosen += [one.id for one in found if wanted(one)]
         after = found[-1].id
         if len(chosen) >= ARCHIVE_LIMIT or len(found) < ARCHIVE_LIMIT:

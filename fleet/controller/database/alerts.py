@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -82,27 +82,26 @@ def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None
     A closed alert stays as it is: after a clock was set back, the rows that opened it are read again.
     """
     found = bounded(changed, STANDING_LIMIT, "alerts")
-    rows = [{**_values(alert), "told": 0 if tell else 2} for alert in found]
+    rows = [
+        {name: getattr(alert, name) for name in Alert.__slots__}
+        | {"changes": _CHANGES[alert.state], "told": 0 if tell else 2}
+        for alert in found
+    ]
     if rows:
-        _note(connection, found)
+        before: dict[str, int] = {}
+        for keys in chunks(alert.key for alert in found):
+            mine = sa.select(alerts.c.key, alerts.c.changes).where(alerts.c.key.in_(keys))
+            before |= {row.key: row.changes for row in connection.execute(mine)}
+        new = [
+            NewChange((alert.opened if number == 1 else alert.closed) or alert.heard, _KINDS[number], alert.key)
+            for alert in found
+            for number in range(before.get(alert.key, 0) + 1, _CHANGES[alert.state] + 1)
+        ]
+        changes.add(connection, new)
         add = adding(connection, alerts)
         kept = {name: add.excluded[name] for name in rows[0] if name not in {"key", "told"}}
         is_standing = alerts.c.state != AlertState.CLOSED
         connection.execute(add.on_conflict_do_update(index_elements=[alerts.c.key], set_=kept, where=is_standing), rows)
-
-
-def _note(connection: Connection, found: Sequence[Alert]) -> None:
-    """Record changes for alerts that open or close."""
-    before: dict[str, int] = {}
-    for keys in chunks(alert.key for alert in found):
-        mine = sa.select(alerts.c.key, alerts.c.changes).where(alerts.c.key.in_(keys))
-        before |= {row.key: row.changes for row in connection.execute(mine)}
-    new = [
-        NewChange((alert.opened if number == 1 else alert.closed) or alert.heard, _KINDS[number], alert.key)
-        for alert in found
-        for number in range(before.get(alert.key, 0) + 1, _CHANGES[alert.state] + 1)
-    ]
-    changes.add(connection, new)
 
 
 def drop(connection: Connection, keys: Iterable[str]) -> None:
@@ -187,10 +186,6 @@ def forget(connection: Connection, before: datetime, limit_rows: int) -> int:
     if newest is not None:
         gone += connection.execute(sa.delete(alerts).where(over, alerts.c.closed <= newest)).rowcount
     return gone
-
-
-def _values(alert: Alert) -> dict[str, object]:
-    return {name: getattr(alert, name) for name in Alert.__slots__} | {"changes": _CHANGES[alert.state]}
 
 
 def _alert(row: Iterable[object]) -> Alert:

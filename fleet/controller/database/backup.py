@@ -63,7 +63,12 @@ def restore(file: Path, place: DatabaseLocation, settings: DatabaseSettings | No
     already, or the backup is damaged; OSError.
     """
     settings = settings or DatabaseSettings()
-    _check_kind(file, place)
+    with file.open("rb") as opened:
+        dumped = opened.read(len(POSTGRESQL)) == POSTGRESQL
+    if dumped != (place.file is None):
+        kinds = ("PostgreSQL", "SQLite") if dumped else ("SQLite", "PostgreSQL")
+        problem = f"is not a backup of {kinds[1]}: one of {kinds[0]} is restored into {kinds[0]}; see [database] url"
+        raise ConfigurationError(problem, file=str(file))
     if place.file is None:
         return _restore_server(file, place, settings)
     if place.file.exists() and place.file.stat().st_size:
@@ -74,17 +79,6 @@ def restore(file: Path, place: DatabaseLocation, settings: DatabaseSettings | No
         revision = _made_current(DatabaseLocation(place.url.set(database=str(part))), settings)
         _single(part)
     return Saved(place.file, place.file.stat().st_size, revision)
-
-
-def _check_kind(file: Path, place: DatabaseLocation) -> None:
-    """Raise ConfigurationError unless the backup is of the same kind of database as `place`."""
-    with file.open("rb") as opened:
-        dumped = opened.read(len(POSTGRESQL)) == POSTGRESQL
-    if dumped == (place.file is None):
-        return
-    kinds = ("PostgreSQL", "SQLite") if dumped else ("SQLite", "PostgreSQL")
-    problem = f"is not a backup of {kinds[1]}: one of {kinds[0]} is restored into {kinds[0]}; see [database] url"
-    raise ConfigurationError(problem, file=str(file))
 
 
 def _restore_server(file: Path, place: DatabaseLocation, settings: DatabaseSettings) -> Saved:

@@ -62,11 +62,9 @@ def _chunks(old: Database, source: Connection, table: Table) -> Iterator[Sequenc
 
 def _plain(table: Table) -> sa.TableClause:
     """Return `table` without conversions: documents are copied byte for byte, and not parsed."""
-    return sa.table(table.name, *(sa.column(column.name, _stored(column.type)) for column in table.columns))
-
-
-def _stored(kind: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
-    return kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+    kinds = {column.name: column.type for column in table.columns}
+    plain = {name: kind.impl_instance if isinstance(kind, TypeDecorator) else kind for name, kind in kinds.items()}
+    return sa.table(table.name, *(sa.column(name, kind) for name, kind in plain.items()))
 
 
 def _set_counters(target: Connection) -> None:

@@ -87,7 +87,8 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Desired.__slots__} for row in rows])
     for slot in sorted({row.slot for row in rows}):
-        _take_back_removals(connection, [row.device for row in rows if row.slot == slot], slot)
+        for ids in chunks(row.device for row in rows if row.slot == slot):
+            connection.execute(sa.delete(removals).where(removals.c.device.in_(ids), removals.c.slot == slot))
 
 
 def mark_signed(connection: Connection, carried: Iterable[Desired], version: int) -> None:
@@ -108,11 +109,6 @@ def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:
         ordered = [{"device": device, "slot": slot} for device in ids]
         connection.execute(adding(connection, removals).on_conflict_do_nothing(), ordered)
     return gone
-
-
-def _take_back_removals(connection: Connection, devices: Sequence[str], slot: str) -> None:
-    for ids in chunks(devices):
-        connection.execute(sa.delete(removals).where(removals.c.device.in_(ids), removals.c.slot == slot))
 
 
 def clear(connection: Connection, device: str) -> None:

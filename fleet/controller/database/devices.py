@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from fleet.controller.database.device_filter import Filter, chosen, tagged_ids
 from fleet.controller.database.engine import adding
@@ -370,15 +370,14 @@ def _read(connection: Connection, statement: sa.Select[Any]) -> tuple[Device, ..
             running[entry.device].append(Running(*entry[1:]))
         last = connection.execute(sa.select(device_seen).where(device_seen.c.device.in_(ids)))
         seen |= {row.device: row.seen for row in last}
-    return tuple(_device(row, tags[row.id], running[row.id], seen.get(row.id)) for row in rows)
-
-
-def _device(row: Row[Any], tags: set[str], running: list[Running], seen: datetime | None) -> Device:
-    fields = dict(row._mapping)
-    state = EnrolmentState.SUSPENDED if row.suspended else EnrolmentState(row.state)
-    fields |= {"state": state, "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
-    slots = tuple(sorted(running, key=lambda entry: entry.slot))
-    return Device(**fields, tags=frozenset(tags), running=slots, seen=seen)
+    found = []
+    for row in rows:
+        state = EnrolmentState.SUSPENDED if row.suspended else EnrolmentState(row.state)
+        fields = {"state": state, "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
+        slots = tuple(sorted(running[row.id], key=lambda entry: entry.slot))
+        more = {"tags": frozenset(tags[row.id]), "running": slots, "seen": seen.get(row.id)}
+        found.append(Device(**{**row._mapping, **fields, **more}))
+    return tuple(found)
 
 
 def _fields(entry: Running) -> dict[str, object]:

@@ -13,8 +13,9 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,10 +25,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from fleet.controller.database.errors import AwayError, ConflictError, RefusedError
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.settings import DatabaseSettings
-from fleet.controller.database.unit import Effect, UnitOfWork, current
 
 Connection = sa.Connection
 """Connection that the functions of this package take; their callers need no SQLAlchemy."""
+Effect = Callable[[], object]
 Insert = sqlite.Insert | postgresql.Insert
 DAMAGED = ("malformed", "file is not a database")
 """SQLite's errors on a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
@@ -42,6 +43,31 @@ _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
     "execution_options": {"preserve_rowcount": True},  # an INSERT … ON CONFLICT says by it whether it did anything
 }
+
+
+@dataclass(slots=True)
+class UnitOfWork:
+    """Transaction that the first write of a request begins; later writes are savepoints in it. `begun` runs first.
+
+    `effects` wait for the commit: what others see in memory must not be ahead of the database.
+    """
+
+    begin: Callable[[], AbstractContextManager[Connection]]
+    begun: Callable[[Connection], None]
+    opened: ExitStack
+    connection: Connection | None = None
+    effects: list[Effect] = field(default_factory=list)
+
+    def join(self) -> Connection:
+        """Return its connection; begin the transaction if this is the first write."""
+        if self.connection is None:
+            self.connection = self.opened.enter_context(self.begin())
+            self.begun(self.connection)
+        return self.connection
+
+
+_current: ContextVar[UnitOfWork | None] = ContextVar("unit", default=None)
+"""Unit of this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +102,7 @@ class Database:
         Within a unit they are committed together with all that the unit writes. Raise AwayError, ConflictError for what
         exists already, RefusedError for what cannot be stored.
         """
-        unit = current.get()
+        unit = _current.get()
         if unit is None:
             with self._begun() as connection:
                 yield connection
@@ -93,14 +119,14 @@ class Database:
         """
         with ExitStack() as opened:
             unit = UnitOfWork(self._begun, begun, opened)
-            opened.callback(current.reset, current.set(unit))
+            opened.callback(_current.reset, _current.set(unit))
             yield unit
         for effect in unit.effects:
             effect()
 
     def after_commit(self, effect: Effect) -> None:
         """Run `effect` once what was written is on the disk: now, or at the end of the unit."""
-        unit = current.get()
+        unit = _current.get()
         if unit is None:
             effect()
         else:
@@ -114,7 +140,7 @@ class Database:
     def close(self) -> None:
         """Close all connections; one in use is closed when it is returned. A second call has no effect."""
         for engine in (self.reads, self.writes):
-            event.listen(engine.pool, "checkin", _close_late)
+            event.listen(engine.pool, "checkin", lambda _opened, record: record.invalidate())
             engine.dispose()
 
     @contextmanager
@@ -132,7 +158,14 @@ class Database:
             raise self._away(_first_line(error)) from error
 
     def _away(self, problem: str) -> AwayError:
-        message = f"the database {self.place} cannot be used now: {problem}; {_remedy(problem)}"
+        remedy = "try again, and check the database if this persists"
+        if any(words in problem for words in DAMAGED):
+            remedy = "stop what uses it, move it away with its -wal, and restore a backup: edge-fleet backup restore"
+        elif any(words in problem for words in FULL):
+            remedy = "free space on its disk, and try again"
+        elif LOCKED in problem:
+            remedy = "a controller runs, or another program uses it; stop it (edge-fleet serve), and try again"
+        message = f"the database {self.place} cannot be used now: {problem}; {remedy}"
         return AwayError(message, self.settings.retry_after_s)
 
 
@@ -160,20 +193,6 @@ def open_alone(place: DatabaseLocation, settings: DatabaseSettings) -> Database:
     place.make_file()
     alone_engine = _sqlite(place, settings, 1, "BEGIN EXCLUSIVE", "journal_mode = DELETE")
     return Database(place, settings, alone_engine, alone_engine, alone_engine)
-
-
-def _remedy(problem: str) -> str:
-    if any(words in problem for words in DAMAGED):
-        return "stop what uses it, move it away with its -wal, and restore a backup: edge-fleet backup restore"
-    if any(words in problem for words in FULL):
-        return "free space on its disk, and try again"
-    if LOCKED in problem:
-        return "a controller runs, or another program uses it; stop it (edge-fleet serve), and try again"
-    return "try again, and check the database if this persists"
-
-
-def _close_late(_opened: Any, record: sa.pool.ConnectionPoolEntry) -> None:
-    record.invalidate()
 
 
 def adding(connection: Connection, table: Table) -> Insert:

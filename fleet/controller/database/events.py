@@ -60,7 +60,10 @@ def record(connection: Connection, happened: Iterable[Event], now: datetime, set
     added = sorted(found.scalars())
     changes.add(connection, [NewChange(now, ChangeKind.DEVICE_EVENT, str(number)) for number in added])
     for device in sorted({row.device for row in rows}) if added else ():
-        _trim(connection, device, settings.device_events_limit_rows)
+        mine = sa.select(events.c.id).where(events.c.device == device).order_by(events.c.id.desc())
+        last = connection.execute(mine.offset(settings.device_events_limit_rows).limit(1)).scalar()
+        if last is not None:
+            connection.execute(sa.delete(events).where(events.c.device == device, events.c.id <= last))
     return len(added)
 
 
@@ -68,13 +71,6 @@ def known(connection: Connection, device: str, keys: Iterable[str]) -> set[str]:
     """Return those of these keys with which an event of the device is stored."""
     mine = sa.select(events.c.key).where(events.c.device == device)
     return {key for some in chunks(keys) for key in connection.execute(mine.where(events.c.key.in_(some))).scalars()}
-
-
-def _trim(connection: Connection, device: str, limit_rows: int) -> None:
-    mine = sa.select(events.c.id).where(events.c.device == device).order_by(events.c.id.desc())
-    last = connection.execute(mine.offset(limit_rows).limit(1)).scalar()
-    if last is not None:
-        connection.execute(sa.delete(events).where(events.c.device == device, events.c.id <= last))
 
 
 def page(

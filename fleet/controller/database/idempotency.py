@@ -35,7 +35,8 @@ def claim(connection: Connection, key: Key) -> bool:
 
 def find(connection: Connection, key: Key) -> StoredAnswer | None:
     """Return what was answered, or None. The clock does not matter: it may have leapt between two requests."""
-    row = connection.execute(sa.select(keys.c.request, keys.c.answer).where(_is(key))).one_or_none()
+    mine = (keys.c.token == key.token, keys.c.key == key.digest)
+    row = connection.execute(sa.select(keys.c.request, keys.c.answer).where(*mine)).one_or_none()
     return StoredAnswer(*row) if row else None
 
 
@@ -53,7 +54,3 @@ def add(connection: Connection, key: Key, kept: StoredAnswer, now: datetime, lim
 def forget(connection: Connection, before: datetime) -> int:
     """Delete answers that were given before `before`. Return how many."""
     return connection.execute(sa.delete(keys).where(keys.c.at < before)).rowcount
-
-
-def _is(key: Key) -> sa.ColumnElement[bool]:
-    return sa.and_(keys.c.token == key.token, keys.c.key == key.digest)

@@ -74,7 +74,11 @@ def take(received: Received, batch: Batch, settings: TelemetryStorageSettings) -
             fresh[row.seq] = row
     chosen = known.joined(spans_of(fresh))
     if len(chosen.beyond) > settings.spans_limit:
-        chosen = _nearest(chosen, settings.spans_limit, known)
+        wanted, chosen = chosen, known.joined([(1, chosen.contiguous)]) if chosen.contiguous else known
+        for span in wanted.beyond:  # the runs nearest to the acknowledged row, and all that was known already
+            more = chosen.joined([span])
+            if len(more.beyond) <= settings.spans_limit:
+                chosen = more
         kept = {seq: row for seq, row in fresh.items() if seq in chosen}
         left[SCATTERED] += len(fresh) - len(kept)
         fresh = kept
@@ -93,13 +97,3 @@ def check(batch: Batch, settings: TelemetryStorageSettings) -> None:
         raise RefusedError("rows and gaps are numbered from 1 to 2**63 - 1, the first of a gap before its last")
     if not 0 <= batch.boot_epoch < 2**63:
         raise RefusedError(f"{batch.boot_epoch!r:.40} is not a boot epoch; it is a number from 0 to 2**63 - 1")
-
-
-def _nearest(wanted: Received, limit: int, known: Received) -> Received:
-    """Return the runs nearest to the acknowledged row, and all that was known already."""
-    kept = known.joined([(1, wanted.contiguous)]) if wanted.contiguous else known
-    for span in wanted.beyond:
-        more = kept.joined([span])
-        if len(more.beyond) <= limit:
-            kept = more
-    return kept

@@ -129,7 +129,11 @@ class LockCandidate:
         if self._acquire():
             try:
                 with self._database.write() as connection:
-                    self._fence = _following(connection, self._office, self._holder)
+                    mine = leadership.c.office == self._office
+                    last = connection.execute(sa.select(leadership.c.fence).where(mine)).scalar_one_or_none()
+                    fence = (last or 0) + 1
+                    _enter(connection, self._office, fence, self._holder, None)
+                self._fence = fence
             finally:
                 if self._fence is None:
                     self.resign()
@@ -165,14 +169,6 @@ def _answers(connection: Connection) -> bool:
     except sa.exc.SQLAlchemyError:
         return False
     return True
-
-
-def _following(connection: Connection, office: str, holder: str) -> int:
-    """Return the next fencing token, and store it."""
-    found = connection.execute(sa.select(leadership.c.fence).where(leadership.c.office == office)).scalar_one_or_none()
-    fence = (found or 0) + 1
-    _enter(connection, office, fence, holder, None)
-    return fence
 
 
 def _enter(connection: Connection, office: str, fence: int, holder: str, until: datetime | None) -> None:

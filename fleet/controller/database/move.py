@@ -57,7 +57,11 @@ def move(old: Database, new: Database, now: datetime, progress: Progress) -> Con
     A move that was interrupted is continued by the same call; a complete one changes nothing. Raise ConfigurationError,
     UnreachableError if a controller uses `old`, AwayError.
     """
-    _check_apart(old.place, new.place)
+    one, other = old.place.file, new.place.file
+    same_file = one and other and other.exists() and one.exists() and one.samefile(other)
+    if same_file or old.place.setting == new.place.setting:
+        problem = "is the database that the fleet uses now; name another one with --to"
+        raise ConfigurationError(problem, file=str(new.place))
     with migrate.exclusive(old) as source:
         mark, copied = marks.read(source, MOVED), None
         if mark is None:
@@ -83,13 +87,6 @@ def undo(database: Database) -> int:
         changes.leap(connection, database.settings.restore_leap)
         numbers.leap(connection, database.settings.restore_leap)
         return assignments.leap(connection, database.settings.restore_leap)
-
-
-def _check_apart(old: DatabaseLocation, new: DatabaseLocation) -> None:
-    same_file = old.file and new.file and new.file.exists() and old.file.exists() and old.file.samefile(new.file)
-    if same_file or old.setting == new.setting:
-        problem = "is the database that the fleet uses now; name another one with --to"
-        raise ConfigurationError(problem, file=str(new))
 
 
 def _copy(old: Database, source: Connection, new: Database, mark: Mark, progress: Progress) -> Contents:

@@ -58,7 +58,8 @@ def synchronise(
             raise ConflictError(f"{target:.300} was published with another digest before; publish a higher version")
     fresh = [wanted[target] for target in wanted if target not in known]
     if fresh:
-        connection.execute(sa.insert(releases), [_row(release, now) for release in fresh])
+        rows = ({name: getattr(release, name) for name in StoredRelease.__slots__} for release in fresh)
+        connection.execute(sa.insert(releases), [row | {"first_read": now, "withdrawn": None} for row in rows])
     _mark(connection, [target for target in known if known[target].withdrawn and target in wanted], None)
     _mark(connection, [target for target in known if not known[target].withdrawn and target not in wanted], now)
     return tuple(release.target for release in fresh)
@@ -90,11 +91,6 @@ def floor(connection: Connection, owner: str, model: str) -> str:
     """
     mine = sa.select(releases.c.floor).where(releases.c.owner == owner, releases.c.model == model).distinct()
     return newest_version(connection.execute(mine).scalars()) or ""
-
-
-def _row(release: StoredRelease, now: datetime) -> dict[str, object]:
-    fields = {name: getattr(release, name) for name in StoredRelease.__slots__}
-    return fields | {"first_read": now, "withdrawn": None}
 
 
 def _mark(connection: Connection, targets: list[str], withdrawn: datetime | None) -> None:

@@ -20,6 +20,10 @@ from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import facts, rollouts
 
 DRAFT = "draft"
+OVER = ("finished", "aborted")
+"""Stored states in which nothing is left to do."""
+ARCHIVE_LIMIT = 1_000
+"""Rollouts archived in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,11 @@ def record(
     change = sa.update(rollouts).where(rollouts.c.id == rollout)
     connection.execute(change.values(sequence=last, state=state or known.state))
     if new:
-        connection.execute(sa.insert(facts), [_row(rollout, number, fact) for number, fact in _numbered(known, new)])
+        rows = (
+            {"rollout": rollout, "sequence": number, **{name: getattr(fact, name) for name in NewFact.__slots__}}
+            for number, fact in enumerate(new, known.sequence + 1)
+        )
+        connection.execute(sa.insert(facts), [*rows])
         changes.add(connection, [NewChange(new[-1].at, ChangeKind.ROLLOUT_FACT, rollout, known.sequence + 1, last)])
     return last
 
@@ -209,9 +217,42 @@ def every(
         after = found[-1].id
 
 
-def _numbered(known: StoredRollout, new: list[NewFact]) -> Iterable[tuple[int, NewFact]]:
-    return enumerate(new, known.sequence + 1)
+def archive(connection: Connection, rollout: str, now: datetime) -> bool:
+    """Archive a rollout. Return False if it was archived. Raise ConflictError unless it is over, AbsentError."""
+    found = get(connection, rollout, lock=True)
+    if found.state not in OVER:
+        problem = f"the rollout {rollout!r:.80} is {found.state}; only a finished or aborted one can be archived"
+        raise ConflictError(problem)
+    if found.archived is None:
+        _set_archived(connection, [rollout], now)
+    return found.archived is None
 
 
-def _row(rollout: str, number: int, fact: NewFact) -> dict[str, object]:
-    return {"rollout": rollout, "sequence": number, **{name: getattr(fact, name) for name in NewFact.__slots__}}
+def restore(connection: Connection, rollout: str) -> bool:
+    """Show an archived rollout in lists again. Return False if it was not archived. Raise AbsentError."""
+    found = get(connection, rollout, lock=True)
+    if found.archived is not None:
+        _set_archived(connection, [rollout], None)
+    return found.archived is not None
+
+
+def archive_all(connection: Connection, names: Iterable[str], now: datetime) -> None:
+    """Archive rollouts that `over_before` found. Raise RefusedError for more than `ARCHIVE_LIMIT`."""
+    _set_archived(connection, bounded(names, ARCHIVE_LIMIT, "rollouts"), now)
+
+
+def over_before(connection: Connection, before: datetime, *, after: str = "") -> tuple[StoredRollout, ...]:
+    """Return at most `ARCHIVE_LIMIT` rollouts that are over, not archived, and ended before `before`.
+
+    They come by id, from the one that follows `after`, and are locked until the transaction ends.
+    """
+    last = (facts.c.rollout == rollouts.c.id, facts.c.sequence == rollouts.c.sequence, facts.c.at < before)
+    wanted = (rollouts.c.state.in_(OVER), rollouts.c.archived.is_(None), rollouts.c.id > after)
+    found = sa.select(rollouts).where(*wanted, sa.select(facts.c.rollout).where(*last).exists())
+    page = found.order_by(rollouts.c.id).limit(ARCHIVE_LIMIT).with_for_update(of=rollouts)
+    return tuple(StoredRollout(*row) for row in connection.execute(page))
+
+
+def _set_archived(connection: Connection, names: list[str], at: datetime | None) -> None:
+    mine = sa.update(rollouts).where(rollouts.c.id.in_(names), rollouts.c.state.in_(OVER))
+    connection.execute(mine.values(archived=at))

@@ -37,15 +37,11 @@ class LastSeenBuffer:
     def due(self, now: datetime) -> dict[str, datetime]:
         """Return what to write now: devices last written `seen_every_s` ago, or all if too many wait."""
         with self._lock:
-            self._written = {device: at for device, at in self._written.items() if _recent(at, now, self._every)}
+            # a time ahead of `now` is dropped: the clock was set back, and the time is written
+            self._written = {device: at for device, at in self._written.items() if at <= now < at + self._every}
             hurried = len(self._waiting) > self._limit
             due = {d: at for d, at in self._waiting.items() if hurried or d not in self._written}
             self._written |= dict.fromkeys(due, now)
             for device in due:
                 del self._waiting[device]
             return due
-
-
-def _recent(at: datetime, now: datetime, every: timedelta) -> bool:
-    """Return whether `at` is within the interval. It is false if the clock was set back: then the time is written."""
-    return at <= now < at + every

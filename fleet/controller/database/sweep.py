@@ -35,7 +35,14 @@ def sweep(connection: Connection, now: datetime, settings: TelemetryStorageSetti
     """Delete at most `sweep_rows` rows that are too many or too old. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
     old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
-    return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
+    if gone := _remove(connection, old):
+        return gone
+    if found := _worst(connection, settings):
+        device, size_bytes = found
+        if gone := _remove(connection, _of_device(device, settings), size_bytes - settings.device_limit_bytes):
+            return gone
+    excess_bytes = kept_bytes(connection) - settings.total_limit_bytes
+    return _remove(connection, _oldest(settings), excess_bytes) if excess_bytes > 0 else 0
 
 
 def clear(connection: Connection, device: str, settings: TelemetryStorageSettings) -> int:
@@ -49,14 +56,6 @@ def kept_bytes(connection: Connection) -> int:
     return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(telemetry_sources.c.bytes), 0))).scalar_one())
 
 
-def _sweep_device(connection: Connection, settings: TelemetryStorageSettings) -> int:
-    found = _worst(connection, settings)
-    if found is None:
-        return 0
-    device, size_bytes = found
-    return _remove(connection, _of_device(device, settings), size_bytes - settings.device_limit_bytes)
-
-
 def _worst(connection: Connection, settings: TelemetryStorageSettings) -> tuple[str, int] | None:
     """Return the device that is furthest above its limit, and its bytes."""
     used = sa.func.sum(telemetry_sources.c.bytes)
@@ -64,11 +63,6 @@ def _worst(connection: Connection, settings: TelemetryStorageSettings) -> tuple[
     worst = devices.having(used > settings.device_limit_bytes).order_by(used.desc()).limit(1)
     found = connection.execute(worst).one_or_none()
     return None if found is None else (str(found[0]), int(found[1]))
-
-
-def _sweep_total(connection: Connection, settings: TelemetryStorageSettings) -> int:
-    excess_bytes = kept_bytes(connection) - settings.total_limit_bytes
-    return _remove(connection, _oldest(settings), excess_bytes) if excess_bytes > 0 else 0
 
 
 def _of_device(device: str, settings: TelemetryStorageSettings) -> sa.Select[Any]:

@@ -178,18 +178,14 @@ def _source(connection: Connection, device: str, batch: Batch, settings: Telemet
     mine = sa.select(columns.id).where(columns.device == device, columns.stream == batch.stream)
     boots = connection.execute(mine.order_by(_LAST_RECEIVED.nulls_first(), columns.boot_epoch)).scalars().all()
     if not boots:
-        _count_streams(connection, device, settings)
+        streams = sa.select(columns.stream).where(columns.device == device).distinct()
+        if len(connection.execute(streams).all()) >= settings.streams_limit:
+            raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are refused")
     if len(boots) >= settings.boots_limit:
         connection.execute(sa.delete(telemetry_sources).where(columns.id == boots[0]))
     empty = {"contiguous": 0, "spans": [], "lost": 0, "rows": 0, "bytes": 0}
     add = sa.insert(telemetry_sources).values(device=device, stream=batch.stream, boot_epoch=batch.boot_epoch, **empty)
     return connection.execute(add.returning(*columns)).one()
-
-
-def _count_streams(connection: Connection, device: str, settings: TelemetryStorageSettings) -> None:
-    mine = sa.select(telemetry_sources.c.stream).where(telemetry_sources.c.device == device).distinct()
-    if len(connection.execute(mine).all()) >= settings.streams_limit:
-        raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are refused")
 
 
 def _store(

@@ -112,9 +112,13 @@ class _Bench:
         self.left_out = 0
 
     def hear(self, reading: RuleValue) -> None:
+        """Apply a reading. Below the limit a pending alert is deleted at once."""
         rule, alert = self._rules[reading.rule], self.alerts.get(reading.key)
         if reading.value <= rule.until:
-            self._calm(reading, alert)
+            if alert is not None and alert.state is AlertState.PENDING:
+                self._end(reading.key, reading.at)
+            elif alert is not None and alert.calm is None:
+                self.alerts[reading.key] = replace(alert, calm=reading.at)
         elif reading.value > rule.above:
             self._exceed(rule, reading, alert)
         elif alert is not None:
@@ -137,7 +141,8 @@ class _Bench:
 
     def _exceed(self, rule: AlertRule, reading: RuleValue, alert: Alert | None) -> None:
         if alert is None:
-            if not self._has_room(reading.device):
+            mine = self._of_device[reading.device] if reading.device else 0
+            if len(self.alerts) >= self._limits.total or mine >= self._limits.device:
                 self.left_out += 1
                 return
             alert = _begun(reading)
@@ -147,17 +152,6 @@ class _Bench:
             alert = replace(alert, state=AlertState.OPEN, opened=reading.at, heard=reading.at)
             alert = replace(alert, summary=reading.summary, evidence=dict(reading.evidence))
         self.alerts[reading.key] = alert
-
-    def _has_room(self, device: str) -> bool:
-        mine = self._of_device[device] if device else 0
-        return len(self.alerts) < self._limits.total and mine < self._limits.device
-
-    def _calm(self, reading: RuleValue, alert: Alert | None) -> None:
-        """Note that the value is below the limit. A pending alert is deleted at once."""
-        if alert is not None and alert.state is AlertState.PENDING:
-            self._end(reading.key, reading.at)
-        elif alert is not None and alert.calm is None:
-            self.alerts[reading.key] = replace(alert, calm=reading.at)
 
     def _end(self, key: Key, at: datetime, because: str = "") -> None:
         alert = self.alerts.pop(key)

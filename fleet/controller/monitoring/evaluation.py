@@ -16,7 +16,7 @@ from fleet.controller.database import alerts, watching
 from fleet.controller.database.alerts import Alert, AlertState
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.leader import guard
-from fleet.controller.database.tail import ReceivedRow, Tail, keep_position, position, settled, tail
+from fleet.controller.database.tail import ReceivedRow, keep_position, position, settled, tail
 from fleet.controller.monitoring import readings
 from fleet.controller.monitoring.alert_rules import AlertLimits, EvaluatedRules, RuleValue, evaluate_rules
 from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates, of_identities, of_silence
@@ -78,7 +78,10 @@ class AlertEvaluation:
                 break
             more = self._page(fence, now, up_since, [])
         if deep:
-            self._forget(fence, now)
+            with self._database.write() as connection:
+                guard(connection, fence)
+                oldest = self._believed(now) - timedelta(days=self._settings.keep_d)
+                alerts.forget(connection, oldest, self._settings.keep_limit_rows)
             self._deep_after = now
         return self._changes != before
 
@@ -88,7 +91,12 @@ class AlertEvaluation:
             until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
         with self._database.read() as connection:
             standing = alerts.standing(connection)
-            page = self._tail(connection, until, now, up_since)
+            after, furthest = position(connection, READER) or until, position(connection, FURTHEST) or until
+            if after > now:  # the clock was ahead before: a row may be judged twice rather than not at all
+                after = until - timedelta(seconds=self._settings.evaluate_every_s)
+            elif up_since == now and furthest <= now:  # it was behind before, or the controller was away
+                after = max(after, furthest)
+            page = tail(connection, after, until, self._settings.rows_limit)
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
         heard = [*said, *readings.rule_values(page.rows, self._samples)]
@@ -113,15 +121,6 @@ class AlertEvaluation:
             return now
         return up_since
 
-    def _tail(self, connection: Connection, until: datetime, now: datetime, up_since: datetime) -> Tail:
-        """Return the next rows. A row may be judged twice rather than not at all if the clock was set back."""
-        after, furthest = position(connection, READER) or until, position(connection, FURTHEST) or until
-        if after > now:  # the clock was ahead before
-            after = until - timedelta(seconds=self._settings.evaluate_every_s)
-        elif up_since == now and furthest <= now:  # it was behind before, or the controller was away
-            after = max(after, furthest)
-        return tail(connection, after, until, self._settings.rows_limit)
-
     def _asked(
         self, connection: Connection, standing: Sequence[Alert], now: datetime, *, deep: bool
     ) -> Iterator[Iterable[RuleValue]]:
@@ -133,12 +132,6 @@ class AlertEvaluation:
             yield of_certificates(connection, standing, now, self._settings)
             yield of_barred(connection, standing, now)
             yield from (source(now) for source in self._sources)
-
-    def _forget(self, fence: int, now: datetime) -> None:
-        with self._database.write() as connection:
-            guard(connection, fence)
-            oldest = self._believed(now) - timedelta(days=self._settings.keep_d)
-            alerts.forget(connection, oldest, self._settings.keep_limit_rows)
 
     def _say(self, judged: EvaluatedRules) -> None:
         more, self._left_out = judged.left_out - self._left_out, judged.left_out

@@ -63,7 +63,12 @@ class Measures:
     def samples(self) -> list[MetricSample]:
         """Return all samples except the histogram, which is `timing.durations`."""
         found, members = self._figures()
-        parts = (self._itself(found), _counts(self._control.counts), _requests(self.timing), _members(members))
+        text = "Devices of rollouts that are not over, by state; of the leader only."
+        of_rollouts = [
+            _gauge("rollout_devices", text, count, {"rollout": rollout, "state": state})
+            for (rollout, state), count in sorted(members.items())
+        ]
+        parts = (self._itself(found), _counts(self._control.counts), _requests(self.timing), of_rollouts)
         return [*(sample for part in parts for sample in part), *(_fleet(found) if found else ())]
 
     def _itself(self, found: Figures | None) -> Iterator[MetricSample]:
@@ -83,17 +88,14 @@ class Measures:
     def _figures(self) -> tuple[Figures | None, Mapping[tuple[str, str], int]]:
         with self._lock:
             if time.monotonic() - self._counted_s >= self._cache_s:
-                self._counted = self._count()
+                try:
+                    with self._control.database.read() as connection:
+                        found = figures(connection)
+                    self._counted = found, self._rollout_devices() if self._sources.leads() else {}
+                except AwayError:
+                    self._counted = None, {}
                 self._counted_s = time.monotonic()
             return self._counted
-
-    def _count(self) -> tuple[Figures | None, Mapping[tuple[str, str], int]]:
-        try:
-            with self._control.database.read() as connection:
-                found = figures(connection)
-            return found, self._rollout_devices() if self._sources.leads() else {}
-        except AwayError:
-            return None, {}
 
     def _rollout_devices(self) -> Mapping[tuple[str, str], int]:
         """Count devices of live rollouts by rollout and state. Only the leader calls it: it caches their states."""
@@ -125,12 +127,6 @@ def _fleet(found: Figures) -> Iterator[MetricSample]:
     yield _gauge("assignments", "Devices for which an assignment was signed.", found.assignments)
     yield _gauge("certificates", "Device certificates stored.", found.certificates)
     yield _gauge("database_bytes", "Size of the database on its disk, in bytes.", found.database_bytes)
-
-
-def _members(members: Mapping[tuple[str, str], int]) -> Iterator[MetricSample]:
-    for (rollout, state), count in sorted(members.items()):
-        text = "Devices of rollouts that are not over, by state; of the leader only."
-        yield _gauge("rollout_devices", text, count, {"rollout": rollout, "state": state})
 
 
 def _counts(counted: Counter[str]) -> Iterator[MetricSample]:

@@ -23,12 +23,16 @@ from fleet.controller.monitoring.otlp import Exporter, read_headers
 from fleet.controller.monitoring.otlp_own import own_piece
 from fleet.controller.monitoring.page import MetricsPage
 from fleet.controller.monitoring.post import Post
-from fleet.controller.monitoring.roles import signed_roles
+from fleet.controller.monitoring.readings import repository
 from fleet.controller.monitoring.settings import AlertSettings, MetricsSettings, OtlpSettings
 from fleet.controller.monitoring.timing import Timing
 from fleet.controller.monitoring.webhook import Webhook
+from fleet.publisher.roles import ONLINE, SNAPSHOT
+from fleet.publisher.verify import expiries
 from gateway.domain.errors import ConfigurationError
 
+ONLINE_SHARE = 0.25
+"""Share of an online role's validity. Less than this remains only if maintenance fails to renew it."""
 _log = logging.getLogger(__name__)
 
 
@@ -125,12 +129,23 @@ class Monitoring:
 
 
 def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[RuleValue]:
-    """Read the expiry of signed roles. If that fails, log it and return nothing, so that other alerts are evaluated."""
+    """Read the expiry of signed roles: offline ones that people sign, and online ones that this controller signs.
+
+    If that fails, log it and return nothing, so that other alerts are evaluated.
+    """
+    settings = control.workspace.settings
     try:
-        return [*signed_roles(control.workspace, now, notice_d)]
+        published = control.workspace.published()
     except (ConfigurationError, OSError) as error:
         _log.warning(events.ROLE_EXPIRY_NOT_CHECKED, error)
-        return ()
+        return
+    for found in expiries(published, now):
+        if found.what in ONLINE:
+            life_d = settings.snapshot_expiry_d if found.what == SNAPSHOT else settings.timestamp_expiry_d
+            yield repository(found.what, found.expires, now, life_d * ONLINE_SHARE, "edge-fleet publish")
+        else:
+            remedy = f"edge-fleet renew {found.what}, and have it signed"
+            yield repository(found.what, found.expires, now, notice_d, remedy)
 
 
 def _webhook(control: Control, settings: AlertSettings, folder: Path) -> Webhook:

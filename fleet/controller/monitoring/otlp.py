@@ -77,7 +77,9 @@ class Exporter:
             by_signal[piece.signal].append(piece)
         for signal, found in by_signal.items():
             for batch in batches(found, self._settings.request_limit_bytes):
-                self._put(Export(signal, request(signal, (piece.content for piece in batch)), _items(batch)))
+                self._put(
+                    Export(signal, request(signal, (piece.content for piece in batch)), sum(p.count for p in batch))
+                )
 
     def waiting(self) -> tuple[int, int]:
         """Return the number of queued requests, and their bytes."""
@@ -86,7 +88,11 @@ class Exporter:
 
     def tick(self, now: Callable[[], datetime]) -> None:
         """Send the queued requests unless a back-off is in progress."""
-        while not self._pausing(now()) and (export := self._next()) is not None:
+        while not self._pausing(now()):
+            with self._lock:
+                export = self._queue[0] if self._queue else None
+            if export is None:
+                return
             url = self._settings.url.rstrip("/") + PATHS[export.signal]
             answer = self._post.send(url, gzip.compress(export.content, 6), self._headers, now())
             if not self._settle(export, answer, now()):
@@ -110,10 +116,6 @@ class Exporter:
                 self._waiting_bytes += size_bytes
                 return
         self._count("too_large" if fits else "queue_full", export.count)
-
-    def _next(self) -> Export | None:
-        with self._lock:
-            return self._queue[0] if self._queue else None
 
     def _done(self, export: Export, outcome: str) -> None:
         with self._lock:
@@ -187,7 +189,3 @@ def _rejected(signal: str, content: bytes) -> int:
         return count(int(said) if isinstance(said, str) else said) or 0
     except (ValueError, RecursionError):
         return 0
-
-
-def _items(batch: Sequence[Piece]) -> int:
-    return sum(piece.count for piece in batch)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from fleet.controller.monitoring.measures import PREFIX, Measures
-from fleet.controller.monitoring.timing import BOUNDS_S, Durations, Timing
+from fleet.controller.monitoring.timing import BOUNDS_S, Timing
 from gateway.domain.statistics import MetricSample
 
 if TYPE_CHECKING:
@@ -62,14 +63,7 @@ def _histogram(timing: Timing) -> Metric:
 
     family = HistogramMetricFamily(DURATION, "Time from a request's head to the end of its answer.", labels=("route",))
     for route, durations in sorted(timing.durations.copy().items()):
-        family.add_metric([route], _buckets(durations), durations.total_s)
+        bounds = [*map(str, BOUNDS_S), "+Inf"]  # each with the count of requests that took no longer
+        buckets = [*zip(bounds, accumulate(list(durations.counts)), strict=True)]
+        family.add_metric([route], buckets, durations.total_s)
     return family
-
-
-def _buckets(durations: Durations) -> list[tuple[str, float]]:
-    """Return each upper bound in seconds with the count of requests that took no longer. The last bound is +Inf."""
-    total, found = 0, list[tuple[str, float]]()
-    for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], list(durations.counts), strict=True):
-        total += count
-        found.append((bound, total))
-    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.domain.retry import retry_after_s
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse, PoolManager
+    from urllib3 import PoolManager
 
 ANSWER_LIMIT_BYTES = 65_536
 RETRYABLE = frozenset({429, 502, 503, 504})
@@ -54,7 +54,15 @@ class Post:
                 "POST", url, body=content, headers={"user-agent": "edge-fleet", **headers},
                 redirect=False, retries=False, preload_content=False,
             )  # fmt: skip
-            return _answer(response, now)
+            # what is there of the body, up to a limit: a receiver that sends slowly delays nothing
+            content = response.read1(ANSWER_LIMIT_BYTES)
+            if response.length_remaining == 0:
+                response.release_conn()
+            else:
+                response.close()
+            wait_s = retry_after_s(response.headers.get("retry-after", "")[:40], now)
+            status = response.status
+            return PostResult(status, f"HTTP {status}", status not in RETRYABLE, wait_s, content)
         except (ConnectTimeoutError, NewConnectionError, SSLError) as error:
             return PostResult(0, _words(error))
         except (HTTPError, OSError, ValueError) as error:
@@ -72,18 +80,6 @@ class Post:
             timeout = Timeout(connect=self._timeout_s, read=self._timeout_s)
             self._pool = PoolManager(num_pools=1, maxsize=1, timeout=timeout, ssl_context=self._trust)
         return self._pool
-
-
-def _answer(response: BaseHTTPResponse, now: datetime) -> PostResult:
-    """Read what is there of the body, up to a limit: a receiver that sends slowly delays nothing."""
-    content = response.read1(ANSWER_LIMIT_BYTES)
-    if response.length_remaining == 0:
-        response.release_conn()
-    else:
-        response.close()
-    wait_s = retry_after_s(response.headers.get("retry-after", "")[:40], now)
-    status = response.status
-    return PostResult(status, f"HTTP {status}", taken=status not in RETRYABLE, retry_after_s=wait_s, content=content)
 
 
 def _words(error: Exception) -> str:

@@ -65,11 +65,8 @@ class Samples:
             return None
         if counters[0] < before[0] or counters[1] < before[1]:
             before = (0, 0)  # the daemon was restarted
-        return self._add(known, slot, counters[0] - before[0], counters[1] - before[1])
-
-    def _add(self, known: _Device, slot: str, requests: int, failed: int) -> SlotSample | None:
         begun = known.begun.pop(slot, (0, 0))
-        sample = SlotSample(begun[0] + requests, begun[1] + failed)
+        sample = SlotSample(begun[0] + counters[0] - before[0], begun[1] + counters[1] - before[1])
         if max(sample.requests, sample.failed) >= self._min_sample:
             return sample
         _keep(known.begun, slot, (sample.requests, sample.failed), VERSIONS_LIMIT)

@@ -66,14 +66,11 @@ class WakePublisher:
             self._hints.noted.wait()
             self._up.wait()
             if not self._ended.is_set():
-                self._say()
+                # the hints of one second: woken devices poll, and a fleet must not poll all at once
+                for device in self._hints.take(self._settings.per_s):
+                    self._counts["wakes"] += 1
+                    self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
                 self._ended.wait(1.0)
-
-    def _say(self) -> None:
-        """Publish the hints of one second: woken devices poll, and a fleet must not poll all at once."""
-        for device in self._hints.take(self._settings.per_s):
-            self._counts["wakes"] += 1
-            self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
 
     def _connected(self, *said: Any) -> None:
         code = said[3]

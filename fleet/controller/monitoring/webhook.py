@@ -55,22 +55,20 @@ class Webhook:
         """Send the waiting messages unless a back-off is in progress. Raise AwayError."""
         if not self._settings.url or self._gone or self._pausing(now()):
             return
-        while batch := self._batch():
+        while True:
+            with self._database.read() as connection:
+                batch = alerts.untold(connection, self._settings.batch_rows)
             done: list[Untold] = []
             try:
                 whole = all(self._sent(untold, now(), done) for untold in batch)
             finally:
                 self._keep(done)
-            if not whole:
+            if not (batch and whole):
                 break
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
         self._post.close()
-
-    def _batch(self) -> tuple[Untold, ...]:
-        with self._database.read() as connection:
-            return alerts.untold(connection, self._settings.batch_rows)
 
     def _keep(self, done: Iterable[Untold]) -> None:
         rows = [(untold.alert.key, untold.change) for untold in done]
@@ -86,7 +84,8 @@ class Webhook:
 
     def _sent(self, untold: Untold, now: datetime, done: list[Untold]) -> bool:
         """Send one message. Return whether to continue with the next one."""
-        if self._stale(untold, now):
+        changed = untold.alert.closed or untold.alert.opened or untold.alert.since
+        if now - changed > timedelta(seconds=self._settings.give_up_s):
             self._drop(untold, done, "it was not accepted within give_up_s")
             return True
         content = body(untold)
@@ -118,10 +117,6 @@ class Webhook:
         self._not_before = now + timedelta(seconds=wait_s)
         _log.warning(events.ALERT_DELIVERY_FAILED, answer.problem, wait_s)
         return False
-
-    def _stale(self, untold: Untold, now: datetime) -> bool:
-        changed = untold.alert.closed or untold.alert.opened or untold.alert.since
-        return now - changed > timedelta(seconds=self._settings.give_up_s)
 
     def _drop(self, untold: Untold, done: list[Untold], because: str) -> None:
         self._counts[DROPPED] += 1
