@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from gateway.domain.access import Address
     from gateway.domain.statistics import MetricSample
     from gateway.domain.vitals import Vitals
-    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-    from gateway.frontends.grpc_v2.transport.server import GrpcServer
     from gateway.frontends.mqtt.frontends import MqttFrontends
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
@@ -165,12 +163,12 @@ class Daemon:
         if not self._config.grpc_listen:
             return
         from gateway.frontends.grpc_v2.service.inference import InferenceService
+        from gateway.frontends.grpc_v2.transport.server import GrpcServer
 
         engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
         ports = (engine, self._listed, engine, self._config.grpc, self._regions)
         service = InferenceService(*ports, server_name=name, pools=self._pools)
-        listener = _grpc_listener(self._config.grpc.server)
-        frontend = guards.guard(listener(service, self._config.grpc, guards.security))
+        frontend = guards.guard(GrpcServer(service, self._config.grpc, guards.security))
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._readiness_changed = service.health.changed
@@ -387,14 +385,3 @@ class Daemon:
                 raise ended
             if isinstance(ended, Exception):
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
-
-
-def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
-    """Return the class of the gRPC server. Only the one selected is imported."""
-    if server == "own":
-        from gateway.frontends.grpc_v2.transport.server import GrpcServer
-
-        return GrpcServer
-    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-
-    return GrpcFrontend

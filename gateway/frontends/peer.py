@@ -18,8 +18,6 @@ _SO_PEERGROUPS = 59
 """Option for the peer's supplementary groups, as gid_t each (Linux 4.13, asm-generic/socket.h); not in Python."""
 _GROUPS_BYTES = 1024
 """Space for 256 groups; of a peer that has more, only the primary one counts."""
-UNKNOWN_USER = "unix"
-"""Address of a peer behind a UNIX socket whose user its transport does not report (grpcio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,6 @@ class Peer:
             return (f"cert:{self.certificate}",)
         if self.uid is not None:
             return (f"uid:{self.uid}", *(f"gid:{gid}" for gid in self.gids))
-        if self.address == UNKNOWN_USER:
-            return ("uid:?",)
         return ("loopback", "anonymous") if self.local else ("anonymous",)
 
     @property

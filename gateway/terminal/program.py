@@ -20,7 +20,6 @@ from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
 EXTRAS = {
-    "grpc": "grpcio",
     "ai_edge_quantizer": "workshop",
     "av": "camera",
     "nncf": "workshop",

@@ -156,7 +156,6 @@ async def asked_grpc(channel: grpc.aio.Channel, name: str, message: Any, headers
 
 
 @pytest.mark.parametrize("holder", [*Scope])
-@pytest.mark.usefixtures("grpc_server")
 async def test_scopes_over_grpc(holder: Scope) -> None:
     async with (
         grpc_gateway.serving(
@@ -192,7 +191,6 @@ def check(status: str, words: str, holder: Scope, scopes: set[Scope]) -> None:
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_models_over_grpc() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,
@@ -216,7 +214,6 @@ async def test_models_over_grpc() -> None:
         assert {request.model for request in gateway.inference.requests} == {SEEN}
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_a_stream_may_name_another_model_in_each_message() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,
@@ -260,7 +257,6 @@ async def test_a_model_is_refused_before_its_body_is_read() -> None:
 
 
 # ---- callers without a token -----------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_anonymous_metrics_beside_tokens() -> None:
     security = Security(tokens=TOKENS, grants=(Grant("loopback", read_rights(["models"], ())),))
     async with (
@@ -274,7 +270,6 @@ async def test_anonymous_metrics_beside_tokens() -> None:
         assert (await asked_grpc(channel, *CALLS["load"][0](SEEN), wrong))[0] == "UNAUTHENTICATED"
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_users_of_a_socket(tmp_path: Any) -> None:
     address = Address(path=str(tmp_path / "grpc.sock"))
     security = Security(grants=(Grant("uid:*", read_rights(["infer"], [SEEN])),))
@@ -300,7 +295,6 @@ async def test_groups_of_a_user_behind_a_socket(tmp_path: Any) -> None:
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_failures_are_counted_and_slowed_over_grpc() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,
