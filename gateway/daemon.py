@@ -238,11 +238,23 @@ class Daemon:
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
         if self._config.shared_memory.allowed:
-            from gateway.memory import start_regions
+            from gateway.frontends.regions import Regions
+            from gateway.frontends.sealed_memory import SealedMemory
 
-            guards, settings = self._credentials, self._config.shared_memory
-            self._regions, bound = start_regions(settings, guards.security, guards.guard, self._pools, stack)
-            self._announce("memory", bound)
+            settings, refusals = self._config.shared_memory, self._pools.refusals
+            self._regions = regions = Regions(settings, refusals=refusals)
+            sweeping = asyncio.create_task(self._sweep(regions), name="sweep")
+            stack.callback(sweeping.cancel)
+            if settings.socket:
+                memory = self._credentials.guard(SealedMemory(regions, settings, self._credentials.security, refusals))
+                self._announce("memory", [memory.start()])
+                stack.callback(memory.stop)
+
+    async def _sweep(self, regions: Regions) -> None:
+        """Drop the regions of programs that have ended, also when no other program registers."""
+        while True:
+            await asyncio.sleep(self._config.shared_memory.sweep_s)
+            regions.sweep()
 
     def _region_samples(self) -> Iterable[MetricSample]:
         return () if self._regions is None else self._regions.samples()

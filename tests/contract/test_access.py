@@ -16,11 +16,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.rights import Grant, Scope, read_rights
 from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, services
-from gateway.frontends.grpc_v2.service.scopes import NEEDS
+from gateway.frontends.grpc_v2.service.inference import NEEDS
 from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
-from gateway.frontends.rest_v2.routes import HANDLERS
+from gateway.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators import grpc_gateway, rest_gateway
 from tests.simulators.rest_gateway import infer_body

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 from gateway.domain.errors import Fault, RequestError, of_answer
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.domain.ports import InferenceEngine, Repository, Statistics
-from gateway.domain.rights import check_model
+from gateway.domain.rights import ANY_CALLER, CONTROL, MEMORY, READ, Needs, check_model
+from gateway.domain.rights import INFER as MAY_INFER
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc, RpcKind, unexpected
 from gateway.frontends.grpc_v2.codec.decode import wants_final_response
@@ -35,7 +36,6 @@ from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader,
 from gateway.frontends.grpc_v2.service.load import Load
 from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from gateway.frontends.grpc_v2.service.reflection import ReflectionStream
-from gateway.frontends.grpc_v2.service.scopes import NEEDS
 from gateway.frontends.grpc_v2.service.stream import InferStream, stopping
 from gateway.frontends.grpc_v2.service.submission import InferSubmission
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -51,6 +51,34 @@ from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_re
 from gateway.frontends.settings import SERVER_NAME
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+NEEDS: Mapping[str, Needs] = {
+    "ServerLive": ANY_CALLER,
+    "ServerReady": ANY_CALLER,
+    "Check": ANY_CALLER,  # for a model: READ
+    "Watch": ANY_CALLER,  # the same for a model
+    "ServerMetadata": READ,
+    "ModelReady": READ,
+    "ModelMetadata": READ,
+    "ModelConfig": READ,
+    "ModelStatistics": READ,
+    "RepositoryIndex": READ,
+    "ServerReflectionInfo": READ,
+    "ModelInfer": MAY_INFER,
+    "ModelStreamInfer": MAY_INFER,
+    "RepositoryModelLoad": CONTROL,
+    "RepositoryModelUnload": CONTROL,
+    "SystemSharedMemoryRegister": MEMORY,
+    # Only a caller's own regions, and clients request these before they register any.
+    "SystemSharedMemoryStatus": READ,
+    "SystemSharedMemoryUnregister": READ,
+    "CudaSharedMemoryStatus": READ,
+    "CudaSharedMemoryUnregister": READ,
+    # Not offered: every caller gets that answer.
+    "CudaSharedMemoryRegister": ANY_CALLER,
+    "TraceSetting": ANY_CALLER,
+    "LogSettings": ANY_CALLER,
+}
+"""Scopes that the methods need. A method that is not listed stops the start: it would be open to everyone."""
 Answer = Callable[[Any, CallInfo], Any]
 
 
