@@ -69,7 +69,11 @@ class Fleet:
 
         If the store is not readable, what served continues to serve; `problem` has the reason.
         """
-        _log_remarks(hand, expects_models=not self._settings.store)
+        for release in hand:
+            for remark in release.remarks:
+                _log.warning("%s %s: %s", release.name, release.version, remark)
+        if not self._settings.store and all(release.problem for release in hand):
+            _log.warning("no models found: the model directory %s", NO_MODEL)
         async with self._changing:
             self._hand = hand
             await self._read()
@@ -257,15 +261,6 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
     found = merge_releases(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
     releases = [release for release in found.every if model in {"", release.name}]
     return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
-
-
-def _log_remarks(hand: Sequence[Release], *, expects_models: bool) -> None:
-    """Log models that are served differently from their files, and a model directory without a model."""
-    for release in hand:
-        for remark in release.remarks:
-            _log.warning("%s %s: %s", release.name, release.version, remark)
-    if expects_models and all(release.problem for release in hand):
-        _log.warning("no models found: the model directory %s", NO_MODEL)
 
 
 def _is_signed(standing: VersionStatus) -> bool:

@@ -83,12 +83,21 @@ class Decoder:
                 resizes += 1
                 if size or resizes > MOST_RESIZES:
                     raise _broken("the table's size changes within a field block, or too often before it")
-                place = self._resize(block, place)
+                most, place = _integer(block, place, 5)
+                if most > TABLE_BYTES:
+                    raise _broken(f"a table of {most} bytes was not offered")
+                self.changed, self._most_bytes = True, most
+                self._meter.ns += TABLE_NS
+                self._evict()
                 continue
             else:
                 header, place = self._literal(block, place, 6 if first & 0x40 else 4)
                 if first & 0x40:
-                    self._insert(header)
+                    self.changed = True
+                    self._meter.ns += TABLE_NS
+                    self._entries.appendleft(header)
+                    self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
+                    self._evict()
             size += len(header[0]) + len(header[1]) + ENTRY_BYTES
             if size <= self._limit_bytes:
                 headers.append(header)
@@ -125,22 +134,6 @@ class Decoder:
             self._meter.ns += length * HUFFMAN_NS
             string = huffman.decode(string)
         return string, end
-
-    def _insert(self, header: Header) -> None:
-        self.changed = True
-        self._meter.ns += TABLE_NS
-        self._entries.appendleft(header)
-        self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
-        self._evict()
-
-    def _resize(self, block: bytes, place: int) -> int:
-        size, place = _integer(block, place, 5)
-        if size > TABLE_BYTES:
-            raise _broken(f"a table of {size} bytes was not offered")
-        self.changed, self._most_bytes = True, size
-        self._meter.ns += TABLE_NS
-        self._evict()
-        return place
 
     def _evict(self) -> None:
         while self._used_bytes > self._most_bytes:

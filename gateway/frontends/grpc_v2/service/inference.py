@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError, of_answer
-from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.domain.ports import InferenceEngine, Repository, Statistics
 from gateway.domain.rights import ANY_CALLER, CONTROL, MEMORY, READ, Needs, check_model
 from gateway.domain.rights import INFER as MAY_INFER
@@ -124,7 +124,9 @@ class InferenceService:
                 path = f"/{service.full_name}/{method.name}"
                 request, answer = message(method.input_type.full_name), answers[method.name]
                 raw = path in {INFER, STREAM_PATH}
-                rpcs[path] = Rpc(path, _kind(method), request, answer, NEEDS[method.name], raw=raw)
+                kind = RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
+                kind = RpcKind.BIDIRECTIONAL if method.client_streaming else kind
+                rpcs[path] = Rpc(path, kind, request, answer, NEEDS[method.name], raw=raw)
         return rpcs
 
     def drain(self) -> None:
@@ -213,7 +215,11 @@ class InferenceService:
         share = MemoryShare(self.message_memory.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
-            self._learn(opened, asked)
+            if opened.raw:  # a small message: the transport needs no method for the next of its like
+                known = self.codec.find(opened.raw)
+                if known is None:
+                    self.codec.learn(opened.raw, opened.sent, asked)
+                self.submission.find_batch(known, asked)
             response = await self._inference.infer(asked)
             if wants_final_response(opened.sent):
                 response = mark_final(response)
@@ -221,14 +227,6 @@ class InferenceService:
                 return await self._reply(response, asked.outputs, call)
         finally:
             share.free()
-
-    def _learn(self, opened: OpenedRequest, asked: InferRequest) -> None:
-        """Remember a small message, so that the transport needs no method for the next of its like."""
-        if opened.raw:
-            known = self.codec.find(opened.raw)
-            if known is None:
-                self.codec.learn(opened.raw, opened.sent, asked)
-            self.submission.find_batch(known, asked)
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""
@@ -377,12 +375,6 @@ class InferenceService:
             return encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream continue
             return encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
-
-
-def _kind(method: Any) -> RpcKind:
-    if method.client_streaming:
-        return RpcKind.BIDIRECTIONAL
-    return RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
 
 
 def _model_of(request: Any) -> str:

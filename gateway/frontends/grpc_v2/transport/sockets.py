@@ -165,7 +165,8 @@ class Sockets:
         for descriptor, events in ready:
             transport = self._transports.get(descriptor)
             if transport is None:
-                self._accept(descriptor)
+                if (listener := self._accepting.get(descriptor)) is not None:  # else an earlier one closed it
+                    listener.accept()
                 continue
             if events != _IN and not transport.ready(events):
                 continue
@@ -180,11 +181,6 @@ class Sockets:
             self._left_ns -= turns.serve()
             if not self._has_time():
                 break
-
-    def _accept(self, descriptor: int) -> None:
-        listener = self._accepting.get(descriptor)
-        if listener is not None:  # else an earlier one closed the connection
-            listener.accept()
 
 
 class SendQueue:
