@@ -222,7 +222,12 @@ class MarkedRepository:
         if not self._store.present:  # checked each time: a device may be bootstrapped while it serves
             return self._repository.index()
         signed = {(one.model, one.version) for one in self._repository.standings() if _is_signed(one)}
-        return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
+        return [
+            replace(line, reason=UNSIGNED)
+            if line.state == "READY" and not line.reason and (line.name, line.version) not in signed
+            else line
+            for line in self._repository.index()
+        ]
 
 
 def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and settings in this order
@@ -265,7 +270,3 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
 
 def _is_signed(standing: VersionStatus) -> bool:
     return standing.placement is not None and standing.placement.signed
-
-
-def _marked(line: IndexEntry, *, signed: bool) -> IndexEntry:
-    return line if signed or line.reason or line.state != "READY" else replace(line, reason=UNSIGNED)

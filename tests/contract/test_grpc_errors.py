@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.problem import WAITING_HELPS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
+from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio

@@ -24,8 +24,8 @@ from gateway.frontends.grpc_v2.calls import CallInfo, Rpc, RpcKind
 from gateway.frontends.grpc_v2.framing import PREFIX
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.frontends.grpc_v2.transport import server
+from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
 from gateway.frontends.peer import Peer
 
 COMMAND = (sys.executable, "-m", "tests.system.grpcio_daemon")

@@ -143,15 +143,15 @@ class Decoder:
 
 def encode(headers: Headers) -> bytes:
     """Return a block of literals that no table remembers (section 6.2.2): it can be decoded at any time."""
-    return b"".join(_literal_of(name, value) for name, value in headers)
-
-
-def _literal_of(name: bytes, value: bytes) -> bytes:
-    if (name, value) in _STATIC_PAIRS:
-        return bytes([0x80 | _STATIC_PAIRS[name, value]])
-    index = _STATIC_NAMES.get(name)
-    head = b"\x00" + _prefixed(name) if index is None else _number(index, 4)
-    return head + _prefixed(value)
+    block = bytearray()
+    for name, value in headers:
+        if pair := _STATIC_PAIRS.get((name, value)):
+            block.append(0x80 | pair)
+            continue
+        index = _STATIC_NAMES.get(name)
+        block += b"\x00" + _prefixed(name) if index is None else _number(index, 4)
+        block += _prefixed(value)
+    return bytes(block)
 
 
 _STATIC_PAIRS = {header: index for index, header in enumerate(STATIC, 1) if header[1]}

@@ -361,16 +361,10 @@ class InferenceService:
 
     async def _counted_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         """Answer one request of a stream, which is a call while it is in flight; `order` is taken to encode it."""
-        try:
-            with self.load.counted(self.load.calls, call):
-                return await self._stream_answer(opened, call, order)
-        except RequestError as error:
-            return encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
-
-    async def _stream_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         sent, final = opened.sent, wants_final_response(opened.sent)
         try:
-            return encode_stream_reply(await self._answer_opened(opened, call, order))
+            with self.load.counted(self.load.calls, call):
+                return encode_stream_reply(await self._answer_opened(opened, call, order))
         except RequestError as error:
             return encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream continue
