@@ -130,7 +130,7 @@ test-journeys: $(VENV)/.world $(VENV)/.workshop debian-speech ## models of packa
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
 
-bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
+bench: $(VENV)/.test debian-test ## the gateway beside grpc.aio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
 
 docs: $(VENV)/.docs ## build the documentation as a site: build/docs/index.html

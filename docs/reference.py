@@ -10,7 +10,7 @@ from fleet.cli.parser import PROGRAM as FLEET
 from gateway.agent.cli.parser import PROGRAM as AGENT
 from gateway.cli.parser import PROGRAM as GATEWAY
 from gateway.domain.problem import HTTP_STATUS, WAITING_HELPS
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
+from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
 from gateway.software.cli.parser import PROGRAM as SOFTWARE
 
 SAMPLES = {

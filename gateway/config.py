@@ -274,7 +274,6 @@ def check_listeners(config: Config, security: Security) -> None:
         )
     for address in (*config.grpc_listen, *config.http_listen):
         check_exposure(address, security, anonymous=config.auth.anonymous)
-    _check_user_grants(config)
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:
@@ -355,20 +354,6 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
         problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
         raise ConfigurationError(problem, file=config.file, table=table, key=key) from error
-
-
-def _check_user_grants(config: Config) -> None:
-    """Refuse grants to users and groups if grpcio, which does not report them, has a UNIX socket."""
-    if config.grpc.server == "own" or not any(address.path for address in config.grpc_listen):
-        return
-    for grant in config.auth.grant:
-        if grant.caller.startswith(("uid:", "gid:")) and grant.caller != "uid:*":
-            raise ConfigurationError(
-                f"{grant.caller} cannot be told apart by grpcio; set [grpc] server = 'own', or grant to uid:*",
-                file=config.file,
-                table="auth.grant",
-                key="caller",
-            )
 
 
 def _check_certificates(config: Config, security: Security) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,7 @@ from gateway.store.state import StateStore
 
 if TYPE_CHECKING:
     from gateway.domain.access import Address
-    from gateway.domain.statistics import MetricSample
     from gateway.domain.vitals import Vitals
-    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-    from gateway.frontends.grpc_v2.transport.server import GrpcServer
     from gateway.frontends.mqtt.frontends import MqttFrontends
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
@@ -71,15 +68,24 @@ class Daemon:
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
         configure_logging(self._config.log)
-        self._catch_signals()
-        self._begin_trial()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_for_good)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
+        store = CommittedStore(self._config.fleet, self._config.library)
+        self._trials = SettingsControl(self._life, store, self._check, self._restart, self._stop.is_set)
+        if self._life.ends_in_s is not None:  # this process tries settings
+            loop.call_later(self._life.ends_in_s, self._trials.end_trial)
         async with AsyncExitStack() as stack:
             if await self._started(stack):
                 self._notify.ready(self._summary())
                 self._ready.set()
                 settle()
                 await self._stop.wait()
-            self._say_stopping()
+            if self.restart is None:
+                self._notify.stopping()
+            else:
+                self._notify.reloading("restarting with other settings of the fleet")
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
             if self._up:
                 self._engine.draining = True
@@ -157,7 +163,13 @@ class Daemon:
     async def _synchronise(self, config: Config) -> None:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
         releases = await asyncio.to_thread(assembly.releases, config)
-        self._apply(config)
+        # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
+        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
+        waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
+        if waiting:
+            self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
+        self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
+        configure_logging(config.log)
         await self._fleet.synchronise(releases)
         self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
 
@@ -165,12 +177,12 @@ class Daemon:
         if not self._config.grpc_listen:
             return
         from gateway.frontends.grpc_v2.service.inference import InferenceService
+        from gateway.frontends.grpc_v2.transport.server import GrpcServer
 
         engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
         ports = (engine, self._listed, engine, self._config.grpc, self._regions)
         service = InferenceService(*ports, server_name=name, pools=self._pools)
-        listener = _grpc_listener(self._config.grpc.server)
-        frontend = guards.guard(listener(service, self._config.grpc, guards.security))
+        frontend = guards.guard(GrpcServer(service, self._config.grpc, guards.security))
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._readiness_changed = service.health.changed
@@ -180,10 +192,13 @@ class Daemon:
         if not self._config.http_listen:
             return
         from gateway.frontends.rest_v2.server import RestFrontend
-        from gateway.observe.metrics import Metrics
+        from gateway.observe.metrics import Metrics, Source
 
         refused = (self._credentials.samples, self._pools.refusals.samples)
-        sources = (self._mqtt_samples, self._state.samples, self._region_samples, *refused)
+        absent: Source = tuple
+        regions = absent if self._regions is None else self._regions.samples
+        mqtt = absent if self._mqtt is None else self._mqtt.samples
+        sources = (mqtt, self._state.samples, regions, *refused)
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
         ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
@@ -207,7 +222,7 @@ class Daemon:
         if settings.address is None:
             return
         ports = (self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem)
-        more = (self._broker, self._trials, settings, self._pools)
+        more = (lambda: None if self._mqtt is None else self._mqtt.online, self._trials, settings, self._pools)
         bound = await (frontend := control_frontend(*ports, *more)).start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)
@@ -240,14 +255,23 @@ class Daemon:
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
         if self._config.shared_memory.allowed:
-            from gateway.memory import start_regions
+            from gateway.frontends.regions import Regions
+            from gateway.frontends.sealed_memory import SealedMemory
 
-            guards, settings = self._credentials, self._config.shared_memory
-            self._regions, bound = start_regions(settings, guards.security, guards.guard, self._pools, stack)
-            self._announce("memory", bound)
+            settings, refusals = self._config.shared_memory, self._pools.refusals
+            self._regions = regions = Regions(settings, refusals=refusals)
+            sweeping = asyncio.create_task(self._sweep(regions), name="sweep")
+            stack.callback(sweeping.cancel)
+            if settings.socket:
+                memory = self._credentials.guard(SealedMemory(regions, settings, self._credentials.security, refusals))
+                self._announce("memory", [memory.start()])
+                stack.callback(memory.stop)
 
-    def _region_samples(self) -> Iterable[MetricSample]:
-        return () if self._regions is None else self._regions.samples()
+    async def _sweep(self, regions: Regions) -> None:
+        """Drop the regions of programs that have ended, also when no other program registers."""
+        while True:
+            await asyncio.sleep(self._config.shared_memory.sweep_s)
+            regions.sweep()
 
     def _vitals(self) -> Vitals:
         from gateway.hardware.tree import Tree
@@ -260,13 +284,6 @@ class Daemon:
         mqtt = self._mqtt.problem if self._mqtt else ""
         found = (self._fleet.problem, self._state.problem, self._life.problem, mqtt and f"MQTT: {mqtt}")
         return "; ".join(problem for problem in found if problem)
-
-    def _broker(self) -> bool | None:
-        """Return whether all MQTT brokers grant everything, for the control API; None without MQTT."""
-        return None if self._mqtt is None else self._mqtt.online
-
-    def _mqtt_samples(self) -> Iterable[MetricSample]:
-        return () if self._mqtt is None else self._mqtt.samples()
 
     def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
         for address in bound:
@@ -291,25 +308,12 @@ class Daemon:
         return f"{sum(line.state == 'READY' for line in index)} model versions ready{''.join(others)}"
 
     # ---- signals ---------------------------------------------------------------------------------------------------
-    def _catch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_for_good)
-        loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
-
     def _stop_for_good(self) -> None:
         """End, also during a restart."""
         self.restart = None
         self._stop.set()
 
     # ---- settings of the fleet ---------------------------------------------------------------------------------------
-    def _begin_trial(self) -> None:
-        """Make the control of the fleet's settings; limit a trial of this process."""
-        store = CommittedStore(self._config.fleet, self._config.library)
-        self._trials = SettingsControl(self._life, store, self._check, self._restart, self._stop.is_set)
-        if self._life.ends_in_s is not None:
-            asyncio.get_running_loop().call_later(self._life.ends_in_s, self._trials.end_trial)
-
     async def _check(self, layer: SettingsLayer) -> None:
         """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
         await check_startable(await asyncio.to_thread(self._read, layer))
@@ -319,13 +323,6 @@ class Daemon:
         if not self._stop.is_set():
             self.restart = trial
             self._stop.set()
-
-    def _say_stopping(self) -> None:
-        """Tell the service manager that the daemon stops, or that it will be ready again."""
-        if self.restart is None:
-            self._notify.stopping()
-        else:
-            self._notify.reloading("restarting with other settings of the fleet")
 
     def _read(self, layer: SettingsLayer | None) -> Config:
         """Read the configuration file again, with settings of the fleet and the command line's changes."""
@@ -364,15 +361,6 @@ class Daemon:
             await asyncio.wait({self._loading})  # what the start read must not come after what we read
         await self._synchronise(config)
 
-    def _apply(self, config: Config) -> None:
-        """Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart."""
-        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
-        waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
-        if waiting:
-            self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
-        self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
-        configure_logging(config.log)
-
     # ---- background -------------------------------------------------------------------------------------------------
     def _begin_refining(self) -> None:
         if not self._stop.is_set() and (self._refining is None or self._refining.done()):
@@ -387,14 +375,3 @@ class Daemon:
                 raise ended
             if isinstance(ended, Exception):
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
-
-
-def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
-    """Return the class of the gRPC server. Only the one selected is imported."""
-    if server == "own":
-        from gateway.frontends.grpc_v2.transport.server import GrpcServer
-
-        return GrpcServer
-    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-
-    return GrpcFrontend

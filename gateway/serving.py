@@ -69,7 +69,11 @@ class Fleet:
 
         If the store is not readable, what served continues to serve; `problem` has the reason.
         """
-        _log_remarks(hand, expects_models=not self._settings.store)
+        for release in hand:
+            for remark in release.remarks:
+                _log.warning("%s %s: %s", release.name, release.version, remark)
+        if not self._settings.store and all(release.problem for release in hand):
+            _log.warning("no models found: the model directory %s", NO_MODEL)
         async with self._changing:
             self._hand = hand
             await self._read()
@@ -218,7 +222,12 @@ class MarkedRepository:
         if not self._store.present:  # checked each time: a device may be bootstrapped while it serves
             return self._repository.index()
         signed = {(one.model, one.version) for one in self._repository.standings() if _is_signed(one)}
-        return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
+        return [
+            replace(line, reason=UNSIGNED)
+            if line.state == "READY" and not line.reason and (line.name, line.version) not in signed
+            else line
+            for line in self._repository.index()
+        ]
 
 
 def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and settings in this order
@@ -259,18 +268,5 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
     return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
 
 
-def _log_remarks(hand: Sequence[Release], *, expects_models: bool) -> None:
-    """Log models that are served differently from their files, and a model directory without a model."""
-    for release in hand:
-        for remark in release.remarks:
-            _log.warning("%s %s: %s", release.name, release.version, remark)
-    if expects_models and all(release.problem for release in hand):
-        _log.warning("no models found: the model directory %s", NO_MODEL)
-
-
 def _is_signed(standing: VersionStatus) -> bool:
     return standing.placement is not None and standing.placement.signed
-
-
-def _marked(line: IndexEntry, *, signed: bool) -> IndexEntry:
-    return line if signed or line.reason or line.state != "READY" else replace(line, reason=UNSIGNED)

@@ -74,8 +74,7 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         texts = getattr(arguments, name, None)
         if texts:
             changes[f"{name}_listen"] = read_addresses(texts, f"--{name}", "")
-    models, mqtt, server = (getattr(arguments, name, None) for name in ("models", "mqtt", "grpc_server"))
-    control = getattr(arguments, "control", None)
+    models, mqtt, control = (getattr(arguments, name, None) for name in ("models", "mqtt", "control"))
 
     def apply(config: Config) -> Config:
         laid = dict(changes)
@@ -86,8 +85,6 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
             laid["mqtt"] = dataclasses.replace(config.mqtt, **(off if mqtt == "off" else {"url": mqtt}))
         if control:
             laid["control"] = dataclasses.replace(config.control, listen=control)
-        if server:
-            laid["grpc"] = dataclasses.replace(config.grpc, server=server)
         if board := os.environ.get(BOARD_VARIABLE):
             laid["hardware"] = dataclasses.replace(config.hardware, board=board)
         return dataclasses.replace(config, **laid)

@@ -10,7 +10,6 @@ from gateway.cli.bench_options import BENCH_EXAMPLES, bench_options
 from gateway.cli.infer_options import INFER_EXAMPLES, infer_options
 from gateway.cli.models_parser import add_actions
 from gateway.domain.rights import known_scopes
-from gateway.frontends.grpc_v2.settings import SERVERS
 from gateway.terminal.numbers import interval, positive
 from gateway.terminal.program import Program, Verb, json_option, named
 
@@ -77,7 +76,6 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8000)")
     parser.add_argument("--mqtt", type=named, metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
     parser.add_argument("--control", metavar="ADDR", help="the update agent's socket, unix:PATH or off (default off)")
-    parser.add_argument("--grpc-server", choices=SERVERS, help="what speaks HTTP/2: the gateway's own, or grpcio")
 
 
 def _probe(parser: argparse.ArgumentParser) -> None:

@@ -73,24 +73,14 @@ class Authentication:
     def _slowed(self, address: str, error: AuthenticationError) -> RequestError:
         self.count(error.reason)
         now_ns = self._clock_ns()
-        self._log(address, error.reason, now_ns)
+        self._unlogged += 1
+        if now_ns - self._logged_ns >= LOG_PERIOD_NS:
+            count, line = self._unlogged, "%d authentications failed over %s; the last from %s: token %s"
+            log.warning(line, count, self._frontend, address, error.reason)
+            self._logged_ns, self._unlogged = now_ns, 0
         wait_s = self._failures.count(address, now_ns)
         if not wait_s:
             return error
         self.count("throttled")
         message = f"too many failed authentications from {address:.100}; use a valid token, or wait"
         return RequestError(Fault.THROTTLED, message, retry_after_s=wait_s)
-
-    def _log(self, address: str, reason: str, now_ns: int) -> None:
-        """Write at most one line per period, with the number of failures since the last one."""
-        self._unlogged += 1
-        if now_ns - self._logged_ns < LOG_PERIOD_NS:
-            return
-        log.warning(
-            "%d authentications failed over %s; the last from %s: token %s",
-            self._unlogged,
-            self._frontend,
-            address,
-            reason,
-        )
-        self._logged_ns, self._unlogged = now_ns, 0

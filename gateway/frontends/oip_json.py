@@ -20,7 +20,6 @@ from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
 from gateway.domain.parameters import deadline_ns, read_parameters
 from gateway.domain.tensor import (
     CONVERTED,
-    Datatype,
     Steps,
     Tensor,
     datatype_named,
@@ -31,7 +30,7 @@ from gateway.domain.tensor import (
 )
 from gateway.frontends.oip_json_arrays import array_steps
 from gateway.frontends.oip_json_literals import literals_to_objects, malformed
-from gateway.frontends.placement import PARAMETERS, RegionSpan
+from gateway.frontends.placement import PARAMETERS
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
 BINARY_SIZE = "binary_data_size"
@@ -213,7 +212,10 @@ def _contents(
         size = _binary_size(parameters, item.name)
         raw: memoryview | bytes | None = None
         if place is not None and regions is not None:
-            raw = _shared(item, place, datatype, caller, regions)
+            if memoryview(item.data).nbytes or BINARY_SIZE in parameters:
+                problem = "is in shared memory and has data of its own as well; send one of them"
+                raise _invalid(f"input '{item.name}' {problem}")
+            raw = regions.raw(caller, place, datatype)
         elif size is not None:
             raw = _slice(binary, offset, size, item)
             offset += size
@@ -222,14 +224,6 @@ def _contents(
     if binary is not None and offset != len(binary):
         raise _invalid(f"{len(binary) - offset} bytes follow the inputs' binary data; check binary_data_size")
     return contents
-
-
-def _shared(
-    item: _JsonInput, place: RegionSpan, datatype: Datatype, caller: str, regions: Regions
-) -> memoryview | bytes:
-    if memoryview(item.data).nbytes or BINARY_SIZE in (item.parameters or ()):
-        raise _invalid(f"input '{item.name}' is in shared memory and has data of its own as well; send one of them")
-    return regions.raw(caller, place, datatype)
 
 
 def _binary_size(parameters: Mapping[str, Parameter], name: str) -> int | None:

@@ -118,7 +118,10 @@ def _data_steps(tensor: Tensor, name: str, pieces: list[bytes], *, literals: boo
             yield
             pieces.append(b",")
         part = flat[begin : begin + STEP_ELEMENTS]
-        text = _texts(part, name) if tensor.datatype is Datatype.BYTES else _numbers(part, name, literals)
+        texts = tensor.datatype is Datatype.BYTES
+        text = (
+            msgspec.json.encode([_text(element, name) for element in part]) if texts else _numbers(part, name, literals)
+        )
         pieces.append(text[1:-1])
 
 
@@ -128,10 +131,6 @@ def _numbers(part: Array, name: str, literals: bool) -> bytes:
     if literals:
         return json.dumps(part.tolist(), separators=(",", ":")).encode()
     raise _invalid(f"output '{name}' holds NaN or infinity, which JSON cannot write; ask for it with binary_data")
-
-
-def _texts(part: Array, name: str) -> bytes:
-    return msgspec.json.encode([_text(element, name) for element in part])
 
 
 def _text(element: bytes | str, name: str) -> str:

@@ -43,7 +43,12 @@ def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str)
     if datatype is not Datatype.BYTES and len(raw) > STEP_BYTES:
         yield
         return (yield from _in_parts(datatype, raw, shape if depth > 1 else [count], literals, name)).reshape(shape)
-    return _fit(_numbers(datatype, raw, depth, literals, name), shape, depth, name)
+    array = _numbers(datatype, raw, depth, literals, name)
+    if array.size != count:
+        raise _invalid(f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {count}")
+    if depth > 1 and array.shape != tuple(shape):
+        raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
+    return array.reshape(shape)
 
 
 def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: int, name: str) -> Steps[Array]:
@@ -52,7 +57,10 @@ def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: in
     Brackets and commas must be those of `shape`. Without the brackets the text is a list that may be split at any
     comma.
     """
-    if raw.translate(None, _NO_BRACKETS) != _brackets(shape):
+    brackets = b"[" + b"," * (shape[-1] - 1) + b"]"
+    for size in reversed(shape[:-1]):
+        brackets = b"[" + (brackets + b",") * (size - 1) + brackets + b"]"
+    if raw.translate(None, _NO_BRACKETS) != brackets:
         raise _invalid(f"input '{name}': data is ragged, or nested otherwise than shape {list(shape)}")
     yield
     flat = raw.translate(_TO_SPACES)
@@ -70,14 +78,6 @@ def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: in
     if filled != len(array):  # a comma has no number before or after it
         raise _invalid(f"input '{name}' has {filled} elements in data, but shape {list(shape)} takes {len(array)}")
     return array
-
-
-def _brackets(shape: Sequence[int]) -> bytes:
-    """Return brackets and commas of a nested array of `shape`."""
-    inner = b"[" + b"," * (shape[-1] - 1) + b"]"
-    for size in reversed(shape[:-1]):
-        inner = b"[" + (inner + b",") * (size - 1) + inner + b"]"
-    return inner
 
 
 def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
@@ -146,17 +146,6 @@ def _utf8(element: object) -> bytes:
     if not isinstance(element, str):
         raise ValueError  # noqa: TRY004  a list for which numpy found rows of unequal length
     return element.encode()
-
-
-def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
-    """Return `array` in `shape`: a flat one is reshaped, a nested one must agree in every dimension."""
-    if array.size != element_count(shape, name):
-        raise _invalid(
-            f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
-        )
-    if depth > 1 and array.shape != tuple(shape):
-        raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
-    return array.reshape(shape)
 
 
 @lru_cache(maxsize=2 * len(Datatype) * (RANK_LIMIT + 1))

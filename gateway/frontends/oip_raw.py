@@ -30,20 +30,17 @@ def raw_request(body: memoryview, manifest: ModelManifest, version: str = "", *,
         )
     (spec,) = manifest.inputs
     shape = (1, *spec.shape[1:]) if manifest.batched else spec.shape
-    array = _element(body, shape, spec) if spec.datatype is Datatype.BYTES else _elements(body, shape, spec)
-    inputs = {spec.name: Tensor(spec.datatype, array)}
-    return JsonRequest(InferRequest(manifest.name, inputs, version, caller=caller), binary_default=True)
-
-
-def _element(body: memoryview, shape: tuple[int, ...], spec: TensorSpec) -> Array:
-    """Return the whole body as the one element of `shape`; no length precedes it."""
-    if any(size != 1 for size in shape):
+    if spec.datatype is not Datatype.BYTES:
+        array = _elements(body, shape, spec)
+    elif any(size != 1 for size in shape):
         raise _invalid(
             f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1], not {list(shape)}"
         )
-    array = np.empty(shape, object)
-    array[...] = bytes(body)
-    return array
+    else:  # the whole body is the only element; no length precedes it
+        array = np.empty(shape, object)
+        array[...] = bytes(body)
+    inputs = {spec.name: Tensor(spec.datatype, array)}
+    return JsonRequest(InferRequest(manifest.name, inputs, version, caller=caller), binary_default=True)
 
 
 def _elements(body: memoryview, shape: tuple[int, ...], spec: TensorSpec) -> Array:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from gateway.domain.access import Address
 from gateway.domain.rights import Caller
@@ -18,8 +18,6 @@ _SO_PEERGROUPS = 59
 """Option for the peer's supplementary groups, as gid_t each (Linux 4.13, asm-generic/socket.h); not in Python."""
 _GROUPS_BYTES = 1024
 """Space for 256 groups; of a peer that has more, only the primary one counts."""
-UNKNOWN_USER = "unix"
-"""Address of a peer behind a UNIX socket whose user its transport does not report (grpcio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,6 @@ class Peer:
             return (f"cert:{self.certificate}",)
         if self.uid is not None:
             return (f"uid:{self.uid}", *(f"gid:{gid}" for gid in self.gids))
-        if self.address == UNKNOWN_USER:
-            return ("uid:?",)
         return ("loopback", "anonymous") if self.local else ("anonymous",)
 
     @property
@@ -72,8 +68,11 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
 
 def certified(peer: Peer, transport: asyncio.BaseTransport) -> Peer:
     """Return `peer` with the subject of the certificate from the transport's handshake, if there is one."""
-    subject = _subject(transport.get_extra_info("peercert") or {})
-    return replace(peer, certificate=subject) if subject else peer
+    certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
+    # The subject is its common name, else the first alternative name.
+    names = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return replace(peer, certificate=names[0]) if names and names[0] else peer
 
 
 def peer_behind(connected: Any, name: Any) -> Peer:
@@ -92,10 +91,3 @@ def _groups(connected: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f"{len(groups) // 4}I", groups)
-
-
-def _subject(certificate: dict[str, Any]) -> str:
-    """Return its common name, else the first alternative name, else ""."""
-    names = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
-    names += [value for _, value in certificate.get("subjectAltName", ())]
-    return cast("str", names[0]) if names else ""

@@ -40,7 +40,11 @@ class RefusalCounters:
         self._counts[resource, caller_class(key), reason] += 1
         now_s = self._clock()
         if now_s >= self._ends_s:
-            self._begin_period(now_s)
+            for each, more in self._more.items():
+                if more:
+                    log.warning("caller refused: %s, %d more times in the last period", each, more)
+            self._more.clear()
+            self._ends_s = now_s + self._settings.log_period_s
         name = key if key in self._more or len(self._more) < self._settings.log_callers else OTHERS
         if name in self._more:
             self._more[name] += 1
@@ -53,13 +57,6 @@ class RefusalCounters:
         for (resource, caller, reason), count in sorted(self._counts.items()):
             labels = {"resource": resource, "caller_class": caller, "reason": reason}
             yield MetricSample("edge_gateway_refusals_total", "Refusals for the bounds of callers.", count, labels)
-
-    def _begin_period(self, now_s: float) -> None:
-        for name, more in self._more.items():
-            if more:
-                log.warning("caller refused: %s, %d more times in the last period", name, more)
-        self._more.clear()
-        self._ends_s = now_s + self._settings.log_period_s
 
 
 class Pool(ResourceUse):

@@ -173,7 +173,12 @@ class _RegionConnection:
         if extra or len(self._line) > LINE_BYTES:
             self._answer(_malformed(f"send one line of at most {LINE_BYTES} bytes with one descriptor"))
         elif self._line.endswith(b"\n"):
-            self._answer(self._registered())
+            try:
+                self._register(read_registration(self._line))
+            except RequestError as error:
+                self._answer(error)
+            else:
+                self._answer(None)
 
     def _take(self, descriptors: list[int]) -> bool:
         """Keep the first descriptor; return True if there was another one."""
@@ -183,13 +188,6 @@ class _RegionConnection:
                 return True
             self._descriptor = descriptor
         return False
-
-    def _registered(self) -> RequestError | None:
-        try:
-            self._register(read_registration(self._line))
-        except RequestError as error:
-            return error
-        return None
 
     def _register(self, wanted: RegionRegistration) -> None:
         peer, memory = self._peer, self._memory

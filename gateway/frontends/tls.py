@@ -1,4 +1,4 @@
-"""TLS context of a listener, from PEM contents. grpcio has its own TLS, and gets only what is valid here."""
+"""TLS context of a listener, from PEM contents."""
 
 from __future__ import annotations
 
@@ -25,17 +25,13 @@ def server_context(security: Security, *, protocol: str) -> ssl.SSLContext | Non
     context = listener_context(protocol)
     load_chain(context, security.certificate, security.key, table="tls", key="cert, key")
     if security.client_ca is not None:
-        _require_clients_of(context, security.client_ca)
+        try:
+            context.load_verify_locations(cadata=security.client_ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"cannot be used ({error}); it must hold PEM certificates of the authority that signs clients",
+                table="tls",
+                key="client_ca",
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _require_clients_of(context: ssl.SSLContext, authority: bytes) -> None:
-    try:
-        context.load_verify_locations(cadata=authority.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(
-            f"cannot be used ({error}); it must hold PEM certificates of the authority that signs clients",
-            table="tls",
-            key="client_ca",
-        ) from None
-    context.verify_mode = ssl.CERT_REQUIRED

@@ -163,7 +163,9 @@ class RepeatLimit:
         left_out = 0
         if now_s - began_s >= self._period_s:
             began_s, left_out, count = now_s, max(0, count - self._repeats), 0
-        self._remember(key, (began_s, count + 1))
+        self._seen[key] = (began_s, count + 1)
+        if len(self._seen) > self.REMEMBERED:
+            del self._seen[next(iter(self._seen))]
         if count >= self._repeats:
             raise DropEvent
         if left_out:
@@ -171,11 +173,6 @@ class RepeatLimit:
         if count + 1 == self._repeats:
             line["repeats"] = f"left out for {self._period_s:g} s"
         return line
-
-    def _remember(self, key: str, seen: tuple[float, int]) -> None:
-        self._seen[key] = seen
-        if len(self._seen) > self.REMEMBERED:
-            del self._seen[next(iter(self._seen))]
 
 
 def escape(line: EventDict, limit_chars: int) -> EventDict:
@@ -240,8 +237,5 @@ class _Bridge(logging.Handler):
             message = record.getMessage()
         except (TypeError, ValueError):
             message = str(record.msg)  # the format string of a library does not fit its arguments
-        getattr(get_logger(record.name), method)(message, **_cause(record))
-
-
-def _cause(record: logging.LogRecord) -> dict[str, Any]:
-    return {"exc_info": record.exc_info} if record.exc_info and record.exc_info[0] else {}
+        cause = {"exc_info": record.exc_info} if record.exc_info and record.exc_info[0] else {}
+        getattr(get_logger(record.name), method)(message, **cause)

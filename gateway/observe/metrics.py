@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
 from gateway.domain.errors import RequestError
 from gateway.domain.ports import Inference, Statistics
-from gateway.domain.statistics import LATENCY_BOUNDS_NS, Latency, MetricSample, Placement, ServableStatistics
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, ServableStatistics
 from gateway.domain.vitals import Vitals
 
 if TYPE_CHECKING:
@@ -94,20 +95,15 @@ class Metrics:
         for servable in counted:
             of = [servable.model, servable.version]
             ready.add_metric(of, float(self._inference.ready(*of)))
-            placement = self._placement(servable)
-            if placement is not None:
-                where = [placement.variant, placement.runtime, placement.precision, placement.accelerator]
-                variant.add_metric([*of, *where], 1)
-                signed.add_metric(of, float(placement.signed))
-                level.add_metric([*of, placement.level], 1)
+            try:
+                placement = self._inference.placement(*of)
+            except RequestError:  # it is not served; its counters are still shown
+                continue
+            where = [placement.variant, placement.runtime, placement.precision, placement.accelerator]
+            variant.add_metric([*of, *where], 1)
+            signed.add_metric(of, float(placement.signed))
+            level.add_metric([*of, placement.level], 1)
         return ready, variant, signed, level
-
-    def _placement(self, servable: ServableStatistics) -> Placement | None:
-        """Return the placement of a version, or None while it is not served: its counters are still shown."""
-        try:
-            return self._inference.placement(servable.model, servable.version)
-        except RequestError:
-            return None
 
     def _itself(self) -> Iterable[Metric]:
         with self._process.oneshot():
@@ -182,25 +178,16 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     queue = _counter("queue_seconds", "Time that requests waited for their run.", MODEL_LABELS)
     compute = _counter("compute_seconds", "Time of runs, by stage.", (*MODEL_LABELS, "stage"))
     help_text = "Time from admission to answer of answered requests."
+    bounds = [*(str(bound / NS) for bound in LATENCY_BOUNDS_NS), "+Inf"]
     latency = HistogramMetricFamily(f"{PREFIX}request_latency_seconds", help_text, labels=MODEL_LABELS)
     for servable in counted:
         of = [servable.model, servable.version]
         queue.add_metric(of, servable.queue.ns / NS)
         for stage in STAGES:
             compute.add_metric([*of, stage.removeprefix("compute_")], getattr(servable, stage).ns / NS)
-        latency.add_metric(of, _buckets(servable.latency), servable.latency.ns / NS)
+        buckets = list(zip(bounds, accumulate(servable.latency.counts), strict=True))
+        latency.add_metric(of, buckets, servable.latency.ns / NS)
     return queue, compute, latency
-
-
-def _buckets(latency: Latency) -> list[tuple[str, float]]:
-    """Return upper bounds in seconds with cumulative counts; the last bound is +Inf."""
-    bounds = [str(bound / NS) for bound in LATENCY_BOUNDS_NS]
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip([*bounds, "+Inf"], latency.counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return buckets
 
 
 def _device(vitals: Vitals) -> Iterable[Metric]:

@@ -20,7 +20,6 @@ from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
 EXTRAS = {
-    "grpc": "grpcio",
     "ai_edge_quantizer": "workshop",
     "av": "camera",
     "nncf": "workshop",
@@ -28,6 +27,7 @@ EXTRAS = {
     "urllib3": "pull",
 }
 """Extra of the distribution by module, where it is not the program's own."""
+OWNER_REMEDY = "; run this as the user whose files these are (sudo -u), or give them to this user (chown)"
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 EXIT_CODES = (
@@ -89,7 +89,9 @@ class Program:
             return OK
         except OSError as error:  # standard output on a full disk, or too many processes or files
             place = f": {error.filename}" if error.filename else ""
-            return self._complain(f"{error.strerror or error}{place}{_remedy(error)}", UNREACHABLE)
+            # A permission problem often means that root has written files of a service.
+            remedy = OWNER_REMEDY if isinstance(error, PermissionError) else ""
+            return self._complain(f"{error.strerror or error}{place}{remedy}", UNREACHABLE)
         except KeyboardInterrupt:
             return self._complain("interrupted", 130)
 
@@ -140,13 +142,6 @@ class Program:
     def _complain(self, message: str, code: int) -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)
         return code
-
-
-def _remedy(error: OSError) -> str:
-    """Return the remedy for an OSError. A permission problem often means that root has written files of a service."""
-    if not isinstance(error, PermissionError):
-        return ""
-    return "; run this as the user whose files these are (sudo -u), or give them to this user (chown)"
 
 
 def named(text: str) -> str:

@@ -15,10 +15,11 @@ from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
 from gateway.wire.bounds import LATE_S, PortBounds
-from gateway.wire.connection_schedule import CallerQueue
+from gateway.wire.connection_schedule import CallerQueue, ConnectionSchedule, ScheduledConnection
 from gateway.wire.parser import Parser
-from gateway.wire.read_queue import ReadQueue
 
+BUDGET_NS = 2_000_000
+"""Time for parsing connections in one pass of the event loop."""
 READ_BYTES = 16 * 1024
 """Most bytes of one read: the event loop reads all ready sockets, one after the other."""
 LARGE_READ_BYTES = 256 * 1024
@@ -27,6 +28,44 @@ LARGE_PIECE_BYTES = 2048
 """Smallest size of such a piece."""
 REQUEST_NS = 1_000_000
 """Estimated cost of a request for the application: a small inference takes that long."""
+
+
+class ReadQueue:
+    """Connections of one port that wait to be parsed: long parsing leaves the event loop free for other work."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.turns = ConnectionSchedule()
+        self._until_ns = 0
+        self._timed = self._called = False
+
+    def has_time(self) -> bool:
+        """Return True if a connection may be parsed in this pass of the event loop: none waits, and time is left."""
+        if self.turns.waiting:
+            return False
+        now_ns = time.monotonic_ns()
+        if not self._timed:
+            self._timed, self._until_ns = True, now_ns + BUDGET_NS
+            self._loop.call_soon(self._begin_turn)
+        return now_ns < self._until_ns
+
+    def wait(self, turn: ScheduledConnection) -> None:
+        """Let a connection wait for its turn."""
+        self.turns.add(turn)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._serve)
+
+    def _begin_turn(self) -> None:
+        self._timed = False
+
+    def _serve(self) -> None:
+        self._called, left_ns = False, BUDGET_NS
+        while self.turns.waiting and left_ns > 0:
+            left_ns -= self.turns.serve()
+        if self.turns.waiting and not self._called:
+            self._called = True
+            self._loop.call_soon(self._serve)
 
 
 class PortState(ServerState):

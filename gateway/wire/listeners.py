@@ -110,42 +110,37 @@ class Listeners:
     def _load(self, build: Build) -> tuple[Config, Connect]:
         with _LOADING:
             app, connect = build()
-            return self._config(app), connect
+            from uvicorn.config import Config
 
-    def _config(self, app: Application) -> Config:
-        from uvicorn.config import Config
-
-        config = Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=self._bounds.keep_alive_s,
-            h11_max_incomplete_event_size=self._bounds.max_header_bytes,
-        )
-        config.load()
-        return config
+            config = Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=self._bounds.keep_alive_s,
+                h11_max_incomplete_event_size=self._bounds.max_header_bytes,
+            )
+            config.load()
+            return config, connect
 
     async def _drain(self, state: ServerState, grace_s: float) -> None:
-        for connection in list(state.connections):
-            connection.shutdown()
+        for each in list(state.connections):
+            each.shutdown()
         if state.tasks:
             _, late = await asyncio.wait(set(state.tasks), timeout=grace_s)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
-        await self._close(cast("set[BoundedConnection]", set(state.connections)))
-
-    async def _close(self, connections: set[BoundedConnection]) -> None:
-        """Wait for connections to close themselves after their answer; abort those whose peer does not read it."""
+        # Connections close themselves after their answer; those whose peer does not read it are aborted.
+        connections = cast("set[BoundedConnection]", set(state.connections))
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_S):
                 for connection in connections:

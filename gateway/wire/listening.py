@@ -74,10 +74,13 @@ def _listen_tcp(address: Address, backlog: int) -> socket.socket:
         if family == socket.AF_INET6:
             # "[::]" means IPv6 only, as everywhere else in the configuration: one address, one socket.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        return _ready(listener, where, backlog)
+        listener.bind(where)
+        listener.setblocking(False)
+        listener.listen(backlog)
     except OSError:
         listener.close()
         raise
+    return listener
 
 
 def _listen_unix(path: str, backlog: int, mode: int) -> socket.socket:
@@ -96,13 +99,6 @@ def _listen_unix(path: str, backlog: int, mode: int) -> socket.socket:
     except OSError:
         listener.close()
         raise
-    return listener
-
-
-def _ready(listener: socket.socket, where: object, backlog: int) -> socket.socket:
-    listener.bind(where)  # type: ignore[arg-type]
-    listener.setblocking(False)
-    listener.listen(backlog)
     return listener
 
 

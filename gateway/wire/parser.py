@@ -60,23 +60,20 @@ class Parser(h11.Connection):
             return h11.PAUSED
         self._left -= 1
         try:
-            return self._next_event()
+            if self.their_state is h11.IDLE:
+                self._check_lines(self.trailing_data[0])
+            event = super().next_event()
+            self.paused = event is h11.PAUSED
+            if isinstance(event, h11.Request):
+                self.began = True
+                return self._begin(event)
+            if isinstance(event, h11.Data):
+                self._check_pieces(len(event.data))
+            elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
+                self._check_framing()
         except h11.RemoteProtocolError as error:
             self.problem = str(error)
             raise
-
-    def _next_event(self) -> Event:
-        if self.their_state is h11.IDLE:
-            self._check_lines(self.trailing_data[0])
-        event = super().next_event()
-        self.paused = event is h11.PAUSED
-        if isinstance(event, h11.Request):
-            self.began = True
-            return self._begin(event)
-        if isinstance(event, h11.Data):
-            self._check_pieces(len(event.data))
-        elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
-            self._check_framing()
         return event
 
     def _check_lines(self, head: bytes) -> None:

@@ -19,7 +19,7 @@ from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import SessionBudget
 from gateway.frontends.http import direct
 from gateway.runtimes.catalog import get_runtime
-from tests.simulators import grpc_gateway, models
+from tests.simulators import models
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_peer import Peer, peer
 from tests.simulators.rest_gateway import AtOnce
@@ -96,13 +96,6 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """Return a case of the dense model, for every runtime."""
     return built(tmp_path, request.param, "dense", -1)
-
-
-@pytest.fixture(params=grpc_gateway.SERVERS)
-def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Select the server that speaks HTTP/2; every test that uses it runs once per server."""
-    monkeypatch.setattr(grpc_gateway.Gateway, "server", request.param)
-    return str(request.param)
 
 
 @pytest.fixture(params=["usual", "direct"])

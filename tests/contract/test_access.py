@@ -16,11 +16,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.rights import Grant, Scope, read_rights
 from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, services
-from gateway.frontends.grpc_v2.service.scopes import NEEDS
+from gateway.frontends.grpc_v2.service.inference import NEEDS
 from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
-from gateway.frontends.rest_v2.routes import HANDLERS
+from gateway.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators import grpc_gateway, rest_gateway
 from tests.simulators.rest_gateway import infer_body
@@ -156,7 +155,6 @@ async def asked_grpc(channel: grpc.aio.Channel, name: str, message: Any, headers
 
 
 @pytest.mark.parametrize("holder", [*Scope])
-@pytest.mark.usefixtures("grpc_server")
 async def test_scopes_over_grpc(holder: Scope) -> None:
     async with (
         grpc_gateway.serving(
@@ -192,7 +190,6 @@ def check(status: str, words: str, holder: Scope, scopes: set[Scope]) -> None:
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_models_over_grpc() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,
@@ -216,7 +213,6 @@ async def test_models_over_grpc() -> None:
         assert {request.model for request in gateway.inference.requests} == {SEEN}
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_a_stream_may_name_another_model_in_each_message() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,
@@ -260,7 +256,6 @@ async def test_a_model_is_refused_before_its_body_is_read() -> None:
 
 
 # ---- callers without a token -----------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_anonymous_metrics_beside_tokens() -> None:
     security = Security(tokens=TOKENS, grants=(Grant("loopback", read_rights(["models"], ())),))
     async with (
@@ -274,7 +269,6 @@ async def test_anonymous_metrics_beside_tokens() -> None:
         assert (await asked_grpc(channel, *CALLS["load"][0](SEEN), wrong))[0] == "UNAUTHENTICATED"
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_users_of_a_socket(tmp_path: Any) -> None:
     address = Address(path=str(tmp_path / "grpc.sock"))
     security = Security(grants=(Grant("uid:*", read_rights(["infer"], [SEEN])),))
@@ -300,7 +294,6 @@ async def test_groups_of_a_user_behind_a_socket(tmp_path: Any) -> None:
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("grpc_server")
 async def test_failures_are_counted_and_slowed_over_grpc() -> None:
     async with (
         grpc_gateway.serving(security=GUARDED) as gateway,

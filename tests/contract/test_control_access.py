@@ -117,32 +117,6 @@ async def test_a_body_beyond_the_bound():
         assert (await gateway.client.post(LOAD, json=ACTIVATION)).status_code == 200
 
 
-async def test_a_slow_body_is_given_up():
-    async with serving(body_timeout_s=0.05) as gateway:
-        reader, writer = await gateway.connect()
-        writer.write(b"POST /v1/commit HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
-        assert (await reader.readuntil(b"\r\n")).split()[1] == b"408"
-        await hangs_up(writer)
-
-
-async def test_slow_headers_are_given_up():
-    async with serving(header_timeout_s=0.05) as gateway:
-        reader, writer = await gateway.connect()
-        writer.write(b"GET /v1/status HTTP/1.1\r\nHo")
-        assert await reader.read() == b""
-        await hangs_up(writer)
-
-
-async def test_what_is_no_http_is_answered_with_a_problem():
-    async with serving() as gateway:
-        reader, writer = await gateway.connect()
-        writer.write(b"\x16\x03\x01 hello\r\n\r\n")
-        answer = await reader.read()
-        assert answer.startswith(b"HTTP/1.1 400")
-        assert b"application/problem+json" in answer
-        await hangs_up(writer)
-
-
 async def test_too_many_connections_and_too_many_requests():
     async with serving(max_connections=2, max_requests=1) as gateway:
         gateway.engine.gate.clear()

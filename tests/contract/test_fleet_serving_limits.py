@@ -27,16 +27,6 @@ async def said(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
     return int(head.split()[1]), json.loads(await reader.readexactly(length))
 
 
-async def test_headers_that_never_end_and_those_who_say_nothing(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(header_timeout_s=0.1)) as controller:
-        for beginning in (b"", b"GET / HTTP/1.1\r\n"):
-            reader, writer = await controller.connect()
-            writer.write(beginning)
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await reader.readexactly(1)
-            await hang_up(writer)
-
-
 async def test_a_peer_does_not_pay_for_a_late_server(tmp_path) -> None:
     """Requests arrive in time, and the process cannot read them for longer than a peer may take."""
     count, settings = 100, ServingSettings(header_timeout_s=3.0)
@@ -64,16 +54,6 @@ async def test_bytes_now_and_then_buy_no_time(tmp_path) -> None:
             await drip()
         reader.feed_eof()
         await hang_up(writer)
-
-
-async def test_headers_beyond_the_limit_and_what_is_no_http(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(max_header_bytes=1000)) as controller:
-        for junk in (b"GET / HTTP/1.1\r\nX: " + b"a" * 2000, b"\x16\x03\x01 junk\r\n\r\n"):
-            reader, writer = await controller.connect()
-            writer.write(junk)
-            status, problem = await said(reader)
-            assert (status, problem["title"]) == (400, "Invalid request")
-            await hang_up(writer)
 
 
 async def test_a_silent_tls_peer_is_given_up(tmp_path) -> None:
@@ -201,26 +181,6 @@ async def test_one_caller_holds_only_a_part_of_it(tmp_path) -> None:
             await hang_up(one)
 
 
-async def test_a_body_that_does_not_come_is_given_up(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(body_timeout_s=0.1)) as controller:
-        reader, writer = await controller.connect()
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc")
-        status, problem = await said(reader)
-        assert (status, problem["fault"]) == (408, "EXPIRED")
-        assert await reader.read() == b""
-        await hang_up(writer)
-
-
-async def test_a_body_nobody_reads_is_thrown_away_but_not_for_ever(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(body_timeout_s=0.2)) as controller:
-        reader, writer = await controller.connect()
-        writer.write(b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
-        assert (await said(reader))[0] == 200
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await reader.readexactly(1)
-        await hang_up(writer)
-
-
 async def test_an_answer_nobody_takes_is_given_up(tmp_path) -> None:
     async with controlling(tmp_path, settings=ServingSettings(write_timeout_s=0.2)) as controller:
         reader, writer = await controller.connect()
@@ -235,15 +195,6 @@ async def gone(controller) -> None:
     """Wait until the server has no connection any more."""
     while controller.server._listeners._state.connections:
         await asyncio.sleep(0.01)
-
-
-async def test_an_idle_connection_is_closed(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(keep_alive_s=0)) as controller:
-        reader, writer = await controller.connect()
-        writer.write(ASK)
-        assert (await said(reader))[0] == 200
-        assert await reader.read() == b""
-        await hang_up(writer)
 
 
 async def test_a_stop_lets_requests_end_and_tells_those_it_cuts_off(tmp_path) -> None:

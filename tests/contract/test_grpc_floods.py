@@ -23,7 +23,6 @@ from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.hpack import Decoder
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from tests.simulators import grpc_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY
@@ -35,11 +34,6 @@ SMALL_BYTES = 1000
 """Size that requests of the well-behaved client have at most."""
 END = frames.END_STREAM
 IMPATIENT = GrpcSettings(handshake_timeout_s=0.3, receive_timeout_s=0.4, write_timeout_s=0.4)
-
-
-@pytest.fixture(autouse=True)
-def _own_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
 
 
 def question(number: int, size: int = 4) -> service_pb2.ModelInferRequest:

@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 MODEL = "identity_fp32"
 STATUS = health_pb2.HealthCheckResponse
 

@@ -14,7 +14,7 @@ from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 SERVICE = "inference.GRPCInferenceService"
 NAMES = [SERVICE, "grpc.health.v1.Health", *(f"grpc.reflection.{v}.ServerReflection" for v in ("v1", "v1alpha"))]
 INFER = {

@@ -17,7 +17,7 @@ from tests.simulators.authority import Authority
 from tests.simulators.grpc_gateway import LOOPBACK, Gateway, serving
 from tests.simulators.inference import SimulatedInference
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("localhost")
 TOKENS = read_tokens("ann secret-of-ann\nben secret-of-ben\n", "tokens")

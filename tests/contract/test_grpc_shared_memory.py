@@ -16,7 +16,7 @@ from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.grpc_gateway import LOOPBACK, serving
 from tests.simulators.segments import descriptors, mappings, shared
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 
 FRAME = np.arange(720 * 1280 * 3, dtype=np.uint32).astype(np.uint8).reshape(1, -1)
 ROW = np.array([[1.5, -2.0, 3.25, 0.0]], "<f4")

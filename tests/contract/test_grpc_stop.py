@@ -11,7 +11,7 @@ from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.inference import SimulatedInference
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 REQUEST = service_pb2.ModelInferRequest(
     model_name="identity_fp32",
     inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 1]}],

@@ -15,7 +15,7 @@ from gateway.domain.errors import Fault, RequestError
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.inference import SimulatedInference
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
+pytestmark = pytest.mark.asyncio
 
 
 class Staggered(SimulatedInference):

@@ -23,19 +23,12 @@ from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.sealed_memory import LINE_BYTES, SealedMemory
 from gateway.frontends.settings import SharedMemorySettings
-from tests.simulators import grpc_gateway
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.segments import descriptors, mappings
 
 pytestmark = pytest.mark.asyncio
 SIZE = 64 * 1024
 X = np.arange(SIZE, dtype=np.uint8).reshape(1, -1)
-
-
-@pytest.fixture(autouse=True)
-def _tells_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Select the own gRPC server: grpcio does not report the user of a UNIX socket."""
-    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
 
 
 @contextmanager

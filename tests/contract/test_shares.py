@@ -63,7 +63,7 @@ async def code(call: Any) -> grpc.StatusCode:
 
 # ---- gRPC ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("unary", [True, False])
-async def test_one_token_does_not_lock_out_another(grpc_server: str, unary: bool) -> None:
+async def test_one_token_does_not_lock_out_another(unary: bool) -> None:
     settings = GrpcSettings(max_concurrent_calls=4, max_open_streams=4)
     async with serving(settings=settings, security=TOKENS, shares=HALF) as gateway, stub(gateway) as client:
         gateway.inference.gate.clear()
@@ -83,7 +83,7 @@ async def test_one_token_does_not_lock_out_another(grpc_server: str, unary: bool
             each.cancel()
 
 
-async def test_streams_that_bring_nothing_are_no_calls(grpc_server: str) -> None:
+async def test_streams_that_bring_nothing_are_no_calls() -> None:
     settings = GrpcSettings(max_concurrent_calls=2, max_open_streams=8, stream_idle_s=3600)
     async with serving(settings=settings, shares=HALF) as gateway, stub(gateway) as client:
         held = [client.ModelStreamInfer() for _ in range(4)]
@@ -97,7 +97,7 @@ async def test_streams_that_bring_nothing_are_no_calls(grpc_server: str) -> None
             each.cancel()
 
 
-async def test_an_idle_stream_ends_with_a_reason(grpc_server: str) -> None:
+async def test_an_idle_stream_ends_with_a_reason() -> None:
     async with serving(settings=GrpcSettings(stream_idle_s=0.05)) as gateway, stub(gateway) as client:
         stream = client.ModelStreamInfer()
         await stream.write(request())
@@ -106,8 +106,7 @@ async def test_an_idle_stream_ends_with_a_reason(grpc_server: str) -> None:
         assert "stream_idle_s" in await stream.details()
 
 
-@pytest.mark.parametrize("grpc_server", ["own"], indirect=True)
-async def test_connections_of_one_address_keep_no_other_out(grpc_server: str, tmp_path: Path) -> None:
+async def test_connections_of_one_address_keep_no_other_out(tmp_path: Path) -> None:
     """Over the limit they are closed before SETTINGS; from another address, and over UNIX, calls are served."""
     addresses = (grpc_gateway.LOOPBACK, Address(path=str(tmp_path / "grpc.sock")))
     settings = GrpcSettings(max_connections=4)
@@ -125,8 +124,7 @@ async def test_connections_of_one_address_keep_no_other_out(grpc_server: str, tm
                 assert await code(client.ModelInfer(request())) is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("grpc_server", ["own"], indirect=True)
-async def test_a_client_that_is_turned_away_backs_off(grpc_server: str) -> None:
+async def test_a_client_that_is_turned_away_backs_off() -> None:
     """Its calls fail at once, and do not each try to connect: SETTINGS would make the attempt a success to it."""
     async with serving(settings=GrpcSettings(max_connections=1)) as gateway:
         reader, busy = await asyncio.open_connection("127.0.0.1", gateway.addresses[0].port)
@@ -222,7 +220,6 @@ async def test_callers_on_a_network_leave_the_reserve_to_this_device(tmp_path: P
 
 
 async def _inside(folder: str) -> None:
-    grpc_gateway.Gateway.server = "own"
     shares = ShareSettings(caller_percent=25, local_percent=25)
     addresses = (Address("0.0.0.0", 0), Address(path=f"{folder}/grpc.sock"))
     async with AsyncExitStack() as stack:

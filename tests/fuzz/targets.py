@@ -38,7 +38,6 @@ from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames, huffman
 from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADERS
-from gateway.frontends.grpc_v2.http2.closed_streams import KEPT
 from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Event, PingAcknowledged, RequestReceived, StreamDropped, StreamOpened
@@ -46,7 +45,7 @@ from gateway.frontends.grpc_v2.http2.hpack import MOST_RESIZES, TABLE_BYTES, Dec
 from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.http2.requests import read_request
-from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
+from gateway.frontends.grpc_v2.http2.streams import CLOSED, KEPT_CLOSED, Stream
 from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
@@ -123,7 +122,7 @@ class Owner:
         assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
         assert len(connection._blocks._known) <= KNOWN_HEADERS
         assert connection._blocks._decoder._used_bytes <= TABLE_BYTES
-        assert len(connection._closed_by_us) <= KEPT
+        assert len(connection._closed_by_us) <= KEPT_CLOSED
 
 
 def connection(words: bytes) -> None:

@@ -17,7 +17,6 @@ from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.fuzz.mutation import conversations, spoil
-from tests.simulators import grpc_gateway
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_peer import ASKED, WELCOME, asked, data, headers, parsed
 
@@ -89,8 +88,7 @@ async def is_served(gateway: Gateway) -> bool:
 
 
 @pytest.mark.asyncio
-async def test_spoilt_conversations(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
+async def test_spoilt_conversations(caplog: pytest.LogCaptureFixture) -> None:
     chance, broken = random.Random(9), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: broken.append(context))
     seeds = [*calls(), *calls(), *(b"\0" + words for words in conversations())]

@@ -39,7 +39,7 @@ EXAMPLES = """examples:
   make bench
   python -m tests.performance.bench --list
   python -m tests.performance.bench --only "tiny model" --only "start*" --passes 5
-  python -m tests.performance.bench --only "mixed*" --seconds 10 --servers own,grpcio
+  python -m tests.performance.bench --only "mixed*" --seconds 10 --servers own,grpcio.aio
   python -m tests.performance.bench --json | jq '.aims[] | select(.word != "met")'
 
 figures of every pass: .bench/results.json; the tables as a picture: .bench/results.svg"""

@@ -1,4 +1,4 @@
-"""Servers that are measured: the gateway with either gRPC server, the plain baseline, the bare loop. Each is pinned."""
+"""Servers that are measured: the gateway, the plain baseline, the bare loop. Each is pinned."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.performance import cpp, networks
 from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, SHIPPED, Daemon
 
-OWN, GRPCIO, PLAIN, CPP, PAHO = "own", "grpcio", "grpcio.aio", "C++", "paho"
-SERVERS = (OWN, GRPCIO, PLAIN, CPP)
-"""The gateway with `--grpc-server own` and with `--grpc-server grpcio`, plain_aio.py, plain.cc. PAHO: plain_paho.py."""
+OWN, PLAIN, CPP, PAHO = "own", "grpcio.aio", "C++", "paho"
+SERVERS = (OWN, PLAIN, CPP)
+"""The gateway, plain_aio.py, plain.cc. PAHO: plain_paho.py."""
 
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, LOAD_CORE = CORES[0], CORES[-1]
@@ -211,7 +211,6 @@ def start(
         grpc=(ANYWHERE, f"unix:{unix}"),
         http=(ANYWHERE if http else "off",),
         mqtt=mqtt,
-        arguments=("--grpc-server", name),
         environ=compiled(models.parent),
         command=(*pinned(SERVER_CORE), *COMMAND),
     )

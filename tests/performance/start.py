@@ -51,7 +51,6 @@ SWAPS = "swaps"
 Figures = dict[str, float]
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     "tiny, gRPC": {"models": "one", "http": OFF},
-    "tiny, gRPC by grpcio": {"models": "one", "http": OFF, "arguments": ("--grpc-server", "grpcio")},
     "tiny, gRPC + HTTP": {"models": "one"},
     "tiny, HTTP": {"models": "one", "grpc": OFF},
     "tiny, gRPC + MQTT": {"models": "one", "http": OFF, "mqtt": BROKER},

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +58,6 @@ class Daemon:
         environ: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        if "grpcio" in arguments:  # an extra that `requirements/runtime.txt` leaves out
-            command = [sys.executable if word == COMMAND[0] else word for word in command]
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.models, self.state = folder, models, state or folder / "state"
         self.config_file, self.log_file = folder / "edge-gateway.toml", folder / "log.jsonl"

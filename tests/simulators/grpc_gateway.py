@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
 
 from gateway.domain.access import Address, Security
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import ShareSettings
@@ -20,14 +19,8 @@ UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_pe
 """A single caller may use each total."""
 
 
-SERVERS = {"own": ("transport.server", "GrpcServer"), "grpcio": ("grpcio.server", "GrpcFrontend")}
-"""HTTP/2 servers by their names in the configuration."""
-
-
 class Gateway:
     """A running frontend. `target` is its first address in the form for gRPC clients."""
-
-    server: ClassVar[str] = "grpcio"
 
     def __init__(
         self,
@@ -39,7 +32,7 @@ class Gateway:
     ) -> None:
         self.inference, self.pools = inference, Pools(shares)
         self.service = InferenceService(inference, inference, inference, settings, regions, pools=self.pools)
-        self.frontend = _listener(self.server)(self.service, settings, security)
+        self.frontend = GrpcServer(self.service, settings, security)
         self.addresses: list[Address] = []
 
     @property
@@ -68,8 +61,3 @@ async def serving(
         yield gateway
     finally:
         await gateway.frontend.stop(0)
-
-
-def _listener(server: str) -> Any:
-    module, name = SERVERS[server]
-    return getattr(importlib.import_module(f"gateway.frontends.grpc_v2.{module}"), name)

@@ -18,8 +18,6 @@ from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 
 LOG_TAIL_CHARS = 6000
-GRPC_SERVERS = ("own", "grpcio")
-"""Values of `--grpc-server`: what peers see must not differ."""
 
 
 @pytest.fixture(scope="session")
@@ -44,18 +42,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
     asyncio.run(broker.kill())
 
 
-@pytest.fixture(scope="session", params=GRPC_SERVERS)
-def grpc_server(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Return the arguments that choose what speaks HTTP/2; every test that uses it runs once per server."""
-    return "--grpc-server", request.param
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str]) -> Iterator[Daemon]:
-    """Yield a daemon with the shipped models and gRPC on TCP and on a UNIX socket, once per server."""
+def served(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
+    """Yield a daemon with the shipped models and gRPC on TCP and on a UNIX socket."""
     folder = tmp_path_factory.mktemp("s")
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
-    with running(folder, state=state, grpc=listens, arguments=grpc_server) as daemon:
+    with running(folder, state=state, grpc=listens) as daemon:
         yield daemon
 
 
@@ -79,12 +71,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served_tls(
-    tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str], authority: Path
-) -> Iterator[Daemon]:
+def served_tls(tmp_path_factory: pytest.TempPathFactory, state: Path, authority: Path) -> Iterator[Daemon]:
     """Yield a daemon like `served`, with TLS on TCP by the certificate of localhost."""
     config = f'{QUIET}{SHORT_TRIALS}[tls]\ncert = "{authority}/localhost.pem"\nkey = "{authority}/localhost.key"\n'
-    with running(tmp_path_factory.mktemp("tls"), state=state, config=config, arguments=grpc_server) as daemon:
+    with running(tmp_path_factory.mktemp("tls"), state=state, config=config) as daemon:
         yield daemon
 
 

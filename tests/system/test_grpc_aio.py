@@ -19,11 +19,11 @@ CODE = grpc.StatusCode
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, state, grpc_server):
+def served(tmp_path_factory, state):
     folder = tmp_path_factory.mktemp("s")
     config = f"{QUIET}{SHORT_TRIALS}\n[shares]\ncaller_percent = 100\n"  # one client may make all calls
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
-    with running(folder, state=state, config=config, grpc=listens, http=["off"], arguments=grpc_server) as daemon:
+    with running(folder, state=state, config=config, grpc=listens, http=["off"]) as daemon:
         yield daemon
 
 

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tests.simulators.daemon import golden, running
+from tests.simulators.daemon import COMMAND, golden, running
 from tests.simulators.examples import examples
+from tests.system import grpcio_daemon
 
 V2 = "/inference.GRPCInferenceService"
 INFER, STREAM = f"{V2}/ModelInfer", f"{V2}/ModelStreamInfer"
@@ -141,9 +142,9 @@ def channels(tmp_path_factory, state):
     """Yield one channel to each server."""
     with ExitStack() as stack:
         opened = []
-        for server in ("own", "grpcio"):
-            folder, chosen = tmp_path_factory.mktemp(server), ("--grpc-server", server)
-            daemon = stack.enter_context(running(folder, state=state, http=["off"], arguments=chosen))
+        for command in (COMMAND, grpcio_daemon.COMMAND):
+            folder = tmp_path_factory.mktemp("daemon")
+            daemon = stack.enter_context(running(folder, state=state, http=["off"], command=command))
             opened.append(stack.enter_context(grpc.insecure_channel(daemon.grpc)))
         yield opened
 

@@ -177,12 +177,12 @@ def test_a_stream_whose_deadline_passes(channel):
 
 # ---- large messages ------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def wide_gateway(tmp_path_factory, grpc_server):
+def wide_gateway(tmp_path_factory):
     folder = tmp_path_factory.mktemp("w")
     library = folder / "models"
     models.write_release(library, replace(WIDE), "onnx")
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
-    with running(folder / "gateway", models=library, grpc=listens, http=["off"], arguments=grpc_server) as daemon:
+    with running(folder / "gateway", models=library, grpc=listens, http=["off"]) as daemon:
         yield daemon
 
 
@@ -228,7 +228,7 @@ def test_an_answer_that_the_client_does_not_take(wide_gateway):
 
 # ---- who may call --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory, state, grpc_server, authority):
+def guarded(tmp_path_factory, state, authority):
     """Yield a daemon with mutual TLS and tokens at once on TCP, tokens on the UNIX socket."""
     folder = tmp_path_factory.mktemp("g")
     (folder / "tokens").write_text(f"bench {SECRET}\n")
@@ -236,7 +236,7 @@ def guarded(tmp_path_factory, state, grpc_server, authority):
     tls = "\n".join(f'{key} = "{authority}/{name}"' for key, name in files.items())
     config = f'{QUIET}{SHORT_TRIALS}[auth]\ntokens_file = "{folder}/tokens"\n[tls]\n{tls}\n'
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
-    with running(folder, state=state, config=config, grpc=listens, http=["off"], arguments=grpc_server) as daemon:
+    with running(folder, state=state, config=config, grpc=listens, http=["off"]) as daemon:
         yield daemon
 
 
@@ -276,11 +276,11 @@ def test_a_token_on_a_unix_socket(guarded):
 
 
 # ---- the life of a connection --------------------------------------------------------------------------------------
-def test_a_call_waits_for_the_gateway_to_come_back(tmp_path, state, grpc_server):
+def test_a_call_waits_for_the_gateway_to_come_back(tmp_path, state):
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    daemon = Daemon(tmp_path, state=state, grpc=[address], http=["off"], arguments=grpc_server).start()
+    daemon = Daemon(tmp_path, state=state, grpc=[address], http=["off"]).start()
     with grpc.insecure_channel(address, [("grpc.max_reconnect_backoff_ms", 100)]) as channel:
         assert is_right(stub(channel).ModelInfer(digits(), timeout=LONG_S))
         assert daemon.stop() == 0
@@ -317,12 +317,12 @@ def test_who_pings_too_often_is_sent_away(served):
         assert "too_many_pings" in error.details() or "Too many pings" in error.details()
 
 
-def test_pings_that_are_allowed_keep_the_connection(tmp_path, state, grpc_server):
+def test_pings_that_are_allowed_keep_the_connection(tmp_path, state):
     config = f"{QUIET}{SHORT_TRIALS}"
     config += "[grpc]\nkeepalive_ms = 50\nkeepalive_timeout_ms = 5000\n[grpc.http2]\nmin_ping_interval_ms = 1\n"
     seen = []
     with (
-        running(tmp_path, state=state, config=config, http=["off"], arguments=grpc_server) as daemon,
+        running(tmp_path, state=state, config=config, http=["off"]) as daemon,
         grpc.insecure_channel(daemon.grpc, PINGING) as channel,
     ):
         channel.subscribe(seen.append)

@@ -25,9 +25,8 @@ ROOM_BYTES = 3 * MIB
 
 @pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
-    """Yield a warm daemon of our own gRPC server that has no other clients."""
-    arguments = ("--grpc-server", "own")
-    with running(tmp_path_factory.mktemp("lonely"), state=state, http=["off"], arguments=arguments) as daemon:
+    """Yield a warm daemon that has no other clients."""
+    with running(tmp_path_factory.mktemp("lonely"), state=state, http=["off"]) as daemon:
         ask_all(daemon, 3000)
         connect_all(daemon, 200)
         leave_open(daemon, 300)

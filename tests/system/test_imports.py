@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 import tritonclient.grpc as triton
 
-from tests.simulators.daemon import COMMAND, ROOT, golden, running
+from tests.simulators.daemon import ROOT, golden, running
 
 HEAVY = {
     *("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "grpc", "google", "paho", "litestar", "uvicorn"),
@@ -60,21 +60,9 @@ def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
             assert not mapped(daemon, package), package
 
 
-def test_the_service_behind_both_grpc_servers_needs_no_grpcio():
+def test_the_service_of_grpc_needs_no_grpcio():
     code = "gateway.frontends.grpc_v2.service.inference as s; s.message('inference.ModelInferRequest')"
     assert loaded(code) & HEAVY == {"google"}
-
-
-def test_an_installation_without_grpcio_names_the_remedy(tmp_path):
-    words = [*COMMAND, "run", "--grpc-server", "grpcio", "--state", str(tmp_path), "--http", "off", "--mqtt", "off"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3
-    assert "grpc is not installed; pip install 'edge-inference-gateway[grpcio]'" in done.stderr, done.stderr
-
-
-def test_the_command_line_names_the_grpc_server(tmp_path, state):
-    with running(tmp_path, state=state, arguments=["--grpc-server", "grpcio"]) as daemon:
-        assert mapped(daemon, "grpc")
 
 
 def test_without_grpc_its_library_stays_out(tmp_path, state):

@@ -34,9 +34,9 @@ def tokens(tmp_path):
 
 
 @pytest.fixture
-def gateway(tmp_path, state, tokens, grpc_server):
+def gateway(tmp_path, state, tokens):
     config = f'{BASE}[auth]\ntokens_file = "{tokens}"\n'
-    with running(tmp_path / "gateway", state=state, config=config, arguments=grpc_server) as daemon:
+    with running(tmp_path / "gateway", state=state, config=config) as daemon:
         yield daemon
 
 
@@ -98,7 +98,7 @@ def test_a_revoked_token_ends_a_stream_that_is_open(gateway, tokens):
         assert answers.get(timeout=WAIT_S)[1] is None
         tokens.write_text("camera new-secret\n")
         gateway.reload()
-        with suppress(InferenceServerException):  # the gateway's own server has ended it by now, grpcio does so next
+        with suppress(InferenceServerException):  # the server has ended it
             client.async_stream_infer("activity", motion())
         result, error = answers.get(timeout=WAIT_S)
         assert result is None
@@ -228,9 +228,9 @@ def site(tmp_path):
 
 
 @pytest.fixture
-def mutual(tmp_path, state, site, grpc_server):
+def mutual(tmp_path, state, site):
     config = site.config("cert", "key", "client_ca")
-    with running(tmp_path / "gateway", state=state, config=config, arguments=grpc_server) as daemon:
+    with running(tmp_path / "gateway", state=state, config=config) as daemon:
         yield daemon
 
 

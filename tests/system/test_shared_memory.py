@@ -55,11 +55,11 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory, state, grpc_server):
+def device(tmp_path_factory, state):
     """Yield a daemon that allows shared memory, on a UNIX socket and on TCP."""
     folder = tmp_path_factory.mktemp("shm")
     options = {"config": QUIET + SHORT_TRIALS + ALLOWED, "grpc": [f"unix:{folder}/g.sock", ANYWHERE]}
-    with running(folder, state=state, arguments=grpc_server, **options) as daemon:
+    with running(folder, state=state, **options) as daemon:
         yield daemon
 
 
@@ -117,14 +117,14 @@ def test_golden_rows_get_their_classes(device, where):
     assert (scores.argmax(axis=1) == wanted.scores.argmax(axis=1)).all()
 
 
-def test_truncating_harms_no_one_else(tmp_path, state, grpc_server):
+def test_truncating_harms_no_one_else(tmp_path, state):
     """A caller that cuts its segment at any moment gets refusals, no more: inputs are copied by default."""
     options = {"config": QUIET + SHORT_TRIALS + ALLOWED, "grpc": [f"unix:{tmp_path}/g.sock"]}
     wanted = golden("meter-reader", 32)
     answered, refusals = 0, []
     stop = threading.Event()
     with (
-        running(tmp_path / "daemon", state=state, arguments=grpc_server, **options) as daemon,
+        running(tmp_path / "daemon", state=state, **options) as daemon,
         shared(wanted.rows.nbytes) as (key, handle),
         triton.InferenceServerClient(daemon.grpc) as client,
     ):

@@ -47,12 +47,11 @@ def packages(daemon):
     ("options", "wanted", "unwanted"),
     [
         ({"http": ["off"]}, PROTOBUF | {"onnxruntime"}, GRPCIO | HTTP | JSON | SCRAPE | MQTT),
-        ({"http": ["off"], "arguments": ["--grpc-server", "grpcio"]}, GRPCIO, HTTP | JSON | SCRAPE | MQTT),
         ({"http": ["off"], "mqtt": BROKER}, MQTT | PROTOBUF, HTTP | SCRAPE),
         ({"http": ["off"], "grpc": ["off"], "mqtt": BROKER}, MQTT, HTTP | SCRAPE | GRPCIO | PROTOBUF),
         ({"grpc": ["off"]}, set(), MQTT | GRPCIO | PROTOBUF | SCRAPE),
     ],
-    ids=["gRPC", "gRPC by grpcio", "gRPC and MQTT", "MQTT", "HTTP"],
+    ids=["gRPC", "gRPC and MQTT", "MQTT", "HTTP"],
 )
 def test_what_a_daemon_has_loaded(tmp_path, options, wanted, unwanted):
     """The daemon has one ONNX model: of the shipped ones another runtime's variant may be the fastest here."""

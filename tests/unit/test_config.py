@@ -75,7 +75,6 @@ def test_every_number_and_flag_can_be_set_and_must_be_one(table):
         ("[limits]\ndrain_s = nan", "edge.toml:2: limits.drain_s: must be between 0"),
         ("[grpc]\nlisten = '127.0.0.1:1'", "edge.toml:2: grpc.listen: must be an array of strings"),
         ("[grpc]\nlisten = ['127.0.0.1']", "edge.toml:2: grpc.listen: '127.0.0.1' is no address"),
-        ("[grpc]\nserver = 'nginx'", "edge.toml:2: grpc.server: 'nginx' is unknown; write one of own, grpcio"),
         ("[http]\nlisten = ['unix:relative']", "edge.toml:2: http.listen: "),
         ("[log]\nlevel = 'loud'", "edge.toml:2: log.level: "),
         ("grpc = 3", "edge.toml:1: grpc: must be a table"),
@@ -215,16 +214,6 @@ def test_grants_are_read():
 )
 def test_rights_that_are_none(text, said):
     assert said in refused(text)
-
-
-@pytest.mark.parametrize("caller", ["uid:1000", "gid:5", "gid:*"])
-def test_grpcio_cannot_tell_users_apart(caller):
-    listen = "[grpc]\nserver = '{}'\nlisten = ['{}']\n"
-    with pytest.raises(ConfigurationError, match="cannot be told apart by grpcio"):
-        check_listeners(parse_config(listen.format("grpcio", "unix:/s") + GRANT.format(caller), ""), Security())
-    check_listeners(parse_config(listen.format("own", "unix:/s") + GRANT.format(caller), ""), Security())
-    check_listeners(parse_config(listen.format("grpcio", "127.0.0.1:1") + GRANT.format(caller), ""), Security())
-    check_listeners(parse_config(listen.format("grpcio", "unix:/s") + GRANT.format("uid:*"), ""), Security())
 
 
 def test_open_listeners_are_named_where_that_is_wanted():

@@ -51,20 +51,17 @@ class Audit:
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _write(scope, message["status"])
+                status, peer = message["status"], _peer(scope)
+                denied = status == HTTPStatus.FORBIDDEN
+                if denied or scope["method"] not in READING:
+                    who = (
+                        "an unknown peer" if peer.uid is None else f"{_name(peer.uid)} (uid {peer.uid}, pid {peer.pid})"
+                    )
+                    level = logging.WARNING if denied else logging.INFO
+                    _log.log(level, "command %s %s by %s: %d", scope["method"], scope["path"], who, status)
             await send(message)
 
         await self._app(scope, receive, watched)
-
-
-def _write(scope: Scope, status: int) -> None:
-    denied = status == HTTPStatus.FORBIDDEN
-    if scope["method"] in READING and not denied:
-        return
-    peer = _peer(scope)
-    who = "an unknown peer" if peer.uid is None else f"{_name(peer.uid)} (uid {peer.uid}, pid {peer.pid})"
-    level = logging.WARNING if denied else logging.INFO
-    _log.log(level, "command %s %s by %s: %d", scope["method"], scope["path"], who, status)
 
 
 def _peer(scope: Scope) -> Peer:

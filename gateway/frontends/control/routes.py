@@ -14,7 +14,6 @@ from litestar import Request, get, post, put
 from litestar.openapi.spec import OpenAPIType, Operation, Parameter, Schema
 
 from gateway import __version__
-from gateway.domain.activation import Activation
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Serving, SettingsStanding, SettingsTrials, Standings, Statistics
 from gateway.domain.statistics import ServableStatistics
@@ -123,7 +122,10 @@ async def load(request: Call) -> bodies.LoadedDocument:
     409 with the reason if refused.
     """
     activation = bodies.activation_of(await body_of(request, bodies.ActivationBody))
-    _check_slot(request, activation)
+    if activation.slot != (slot := _slot(request)):
+        raise RequestError(
+            Fault.INVALID, f"the path names slot '{slot:.200}', the body '{activation.slot:.200}'; name one"
+        )
     return bodies.loaded_document(await ports_of(request).serving.load(activation))
 
 
@@ -147,7 +149,8 @@ async def replay(request: Call) -> bodies.ReplayedDocument:
 async def unload(request: Call) -> dict[str, Any]:
     """Drain and unload a version. A version that is not loaded is no error."""
     body, ports = await body_of(request, bodies.UnloadBody), ports_of(request)
-    _check_drain(body.drain_s, ports.settings.max_drain_s)
+    if not 0 <= body.drain_s <= (most_s := ports.settings.max_drain_s):
+        raise RequestError(Fault.INVALID, f"drain_s must be 0 to {most_s:g} seconds, not {body.drain_s!r:.40}")
     await ports.serving.unload(_slot(request), body.version, body.drain_s)
     return {}
 
@@ -247,15 +250,3 @@ def _counted(ports: ControlPorts, model: str) -> Sequence[ServableStatistics]:
 
 def _slot(request: Call) -> str:
     return str(request.path_params["slot"])
-
-
-def _check_slot(request: Call, activation: Activation) -> None:
-    if activation.slot != _slot(request):
-        raise RequestError(
-            Fault.INVALID, f"the path names slot '{_slot(request):.200}', the body '{activation.slot:.200}'; name one"
-        )
-
-
-def _check_drain(drain_s: float, most_s: float) -> None:
-    if not 0 <= drain_s <= most_s:
-        raise RequestError(Fault.INVALID, f"drain_s must be 0 to {most_s:g} seconds, not {drain_s!r:.40}")

@@ -1,6 +1,5 @@
 """Open Inference Protocol v2 over gRPC, in Triton's dialect.
 
-`service` answers messages independently of any transport. Two transports use it: `transport`, the gateway's own server
-on `http2`, and `grpcio`. Another one needs only `InferenceService.rpcs()`, described in `calls`. `codec` reads and
-writes the messages.
+`service` answers messages independently of any transport. `transport` is the server, on `http2`; `calls` describes
+what it calls. `codec` reads and writes the messages.
 """

@@ -5,16 +5,14 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
-from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights
 from gateway.domain.shares import ANONYMOUS
-from gateway.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
+from gateway.frontends.grpc_v2.framing import Encoded, prefixed
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """Path of the method that the hot path serves."""
@@ -70,13 +68,6 @@ class Rpc:
         """Return the request in `content`. Raises RequestError INVALID if it is none."""
         return content if self.raw else parse_message(self.request, content)
 
-    def serialize(self, reply: Any) -> bytes:
-        """Return the reply's bytes."""
-        if self.raw:
-            pieces, _ = reply
-            return b"".join((pieces[0][PREFIX.size :], *pieces[1:]))
-        return bytes(reply.SerializeToString())
-
     def encode(self, reply: Any) -> Encoded:
         """Return the reply as it is sent."""
         encoded: Encoded = reply if self.raw else prefixed(reply.SerializeToString())
@@ -92,29 +83,6 @@ def parse_message(kind: Any, content: bytes | memoryview) -> Any:
     except DecodeError:
         name = kind.DESCRIPTOR.full_name
         raise RequestError(Fault.INVALID, f"the {len(content)} bytes sent are no {name} message") from None
-
-
-def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
-    """Return the client certificate's common name, else its first alternative name, else ""."""
-    for key in ("x509_common_name", "x509_subject_alternative_name"):
-        for name in facts.get(key, ()):
-            if name:
-                return name.decode(errors="replace")
-    return ""
-
-
-def peer_address(peer: str) -> str:
-    """Return gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio reports no uid)."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in {"ipv4", "ipv6"}:
-        return scheme
-    return unquote(rest).rpartition(":")[0].strip("[]")
-
-
-def is_local(peer: str) -> bool:
-    """Return True if gRPC's peer string names a UNIX socket or a loopback address."""
-    scheme, _, _ = peer.partition(":")
-    return scheme.startswith("unix") or Address(peer_address(peer)).private
 
 
 def rights_changed() -> RequestError:

@@ -75,7 +75,7 @@ def application(
         exception_handlers={
             RequestError: words.refused,
             SlowBody: words.refused,
-            ClientGone: _gone,
+            ClientGone: lambda _, __: Response(b"", status_code=CLIENT_CLOSED_REQUEST),
             HTTPException: words.http_error,
             Exception: words.defect,
             **{kind: _answering(answer) for kind, answer in (more or {}).items()},
@@ -118,10 +118,6 @@ class _Words:
 
 def _answering(answer: Callable[[Any], AsgiRefusal]) -> Callable[[Call, Any], Response[bytes]]:
     return lambda _, error: _response(answer(error))
-
-
-def _gone(_: Call, __: ClientGone) -> Response[bytes]:
-    return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
 
 
 def _response(answer: AsgiRefusal) -> Response[bytes]:

@@ -48,18 +48,17 @@ class BrowserGuard:
             return
         origin = header(scope, b"origin")
         send = self._marked(send, origin if origin in self._origins else None)
-        if origin is None or self._is_own(scope, origin):
+        own = f"{scope['scheme']}://{header(scope, b'host') or ''}".lower()
+        if origin is None or origin.lower() == own:
             await self._app(scope, receive, send)
         elif origin not in self._origins:
             self._count("origin")
             await respond(self._refuse.error(foreign_origin(origin)), send)
         elif scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
-            await _answer_preflight(send)
+            await send({"type": "http.response.start", "status": 204, "headers": list(ALLOWED)})
+            await send({"type": "http.response.body", "body": b""})
         else:
             await self._app(scope, receive, send)
-
-    def _is_own(self, scope: Scope, origin: str) -> bool:
-        return origin.lower() == f"{scope['scheme']}://{header(scope, b'host') or ''}".lower()
 
     def _marked(self, send: Send, origin: str | None) -> Send:
         """Return `send` that adds CORS' headers for a listed origin; caches must distinguish answers by it."""
@@ -139,11 +138,6 @@ def check_origin_text(text: str) -> None:
             table="http",
             key="cors_origins",
         )
-
-
-async def _answer_preflight(send: Send) -> None:
-    await send({"type": "http.response.start", "status": 204, "headers": list(ALLOWED)})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def _is_address(name: str) -> bool:

@@ -38,7 +38,9 @@ class HttpConnection(BoundedConnection):
         """Admit the peer, or answer that there are too many connections."""
         peer = self.peer = peer_of(transport)
         self.transport, self.share_key, self.stranger = transport, peer.share_key, not self._welcome(peer)
-        if not (self._admitted() and self._places.enter(self, peer)):
+        strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)
+        admitted = not self.stranger or strangers < max(1, self._most // STRANGERS_PART)
+        if not (admitted and self._places.enter(self, peer)):
             self.turn_away(503, "too many connections; try again later", (("retry-after", "1"),))
             return
         super().connection_made(transport)
@@ -82,7 +84,3 @@ class HttpConnection(BoundedConnection):
         if cycle is not None and (until_sent := cycle.scope["state"].get("until_sent")):
             until_sent.close()  # the request's place is free at once, not after its task has noticed the end
         self.transport.abort()
-
-    def _admitted(self) -> bool:
-        strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)
-        return not self.stranger or strangers < max(1, self._most // STRANGERS_PART)

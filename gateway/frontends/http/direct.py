@@ -206,7 +206,15 @@ class DirectConnection(HttpConnection):
 
         `split`: its rest may come later. `turn`: it is the connection's turn.
         """
-        if self._refused or self.flow.write_paused or not self._quiet():
+        conn = self.conn
+        if (
+            self._refused
+            or self.flow.write_paused
+            or conn.our_state is not h11.IDLE
+            or conn.their_state is not h11.IDLE
+        ):
+            return False
+        if conn.behind or conn.trailing_data[0]:  # the parser holds bytes of a request
             return False
         begin, end = self._known(data)
         if not begin or end - begin > BODY_BYTES or len(data) > end or (len(data) < end and not split):
@@ -215,7 +223,9 @@ class DirectConnection(HttpConnection):
             self._early = data
             self._set_split(SPLIT_S)
         elif turn or self._reading.has_time():
-            self._begin(memoryview(data)[begin:end])
+            self._unset_keepalive_if_required()
+            self._bound_waiting(None)
+            self._exchange = self._direct.begin(self, self._route, memoryview(data)[begin:end])
         else:
             self._early = data
             self._reading.wait(self)
@@ -231,16 +241,6 @@ class DirectConnection(HttpConnection):
         if not self._routed and self._pattern:
             self._route, self._routed = self._pattern.route(self._direct, self._bounds.max_header_bytes), True
         return place if self._route is not None else (0, 0)
-
-    def _quiet(self) -> bool:
-        """Return True if the parser holds nothing, and no request is under way."""
-        idle = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
-        return idle and not (self.conn.behind or self.conn.trailing_data[0])
-
-    def _begin(self, body: memoryview) -> None:
-        self._unset_keepalive_if_required()
-        self._bound_waiting(None)
-        self._exchange = self._direct.begin(self, self._route, body)
 
     def _last_field(self) -> bytes:
         return b"connection: close\r\n\r\n" if self._over else b"\r\n"

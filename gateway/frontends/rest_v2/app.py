@@ -15,11 +15,9 @@ from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.direct import DirectInference
 from gateway.frontends.rest_v2.errors import RestRefusals
-from gateway.frontends.rest_v2.generate import GENERATE_HANDLERS
-from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.frontends.rest_v2.requests import RestEngine, RestPorts
-from gateway.frontends.rest_v2.routes import HANDLERS
+from gateway.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.wire.asgi import Application
 
@@ -54,7 +52,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         authentication,
     )
     app = application(
-        (*HANDLERS, *GENERATE_HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
+        (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
         ports,
         refuse,
         title="edge-inference-gateway",

@@ -156,7 +156,10 @@ class InferExchange:
     def begin(self, body: memoryview) -> None:
         """Admit and submit the request. Raises RequestError."""
         direct, ports, (model, version) = self._direct, self._direct.ports, self._route.names
-        admitted = self._admit()
+        admission = self._admission()
+        admitted = admission.admitted
+        if admission.rights.models:
+            check_model(admitted.caller, admission.rights, model)
         direct.requests.require(admitted.share_key, local=admitted.local)
         self._admitted = admitted
         self._lease = Lease(ports.bodies, admitted)
@@ -174,7 +177,7 @@ class InferExchange:
         try:
             answer = self._encoded_at_once(response)
             if answer is None or encoding_of(answer, self._route.accept, self._direct.ports.settings) != "identity":
-                self._begin_task(response, answer)
+                self._task = self._connection.loop.create_task(self._answer_apart(response, answer))
             else:
                 self._respond(200, fields_of(answer), bytes(answer))
         except RequestError as error:
@@ -212,12 +215,6 @@ class InferExchange:
         self.refuse(stopping())
 
     # ---- internal ----------------------------------------------------------------------------------------------------
-    def _admit(self) -> Admitted:
-        admission, model = self._admission(), self._route.names[0]
-        if admission.rights.models:
-            check_model(admission.admitted.caller, admission.rights, model)
-        return admission.admitted
-
     def _admission(self) -> _Admission:
         """Identify the caller. One without a token is the same in all requests of a connection."""
         authentication, authorization = self._direct.ports.authentication, self._route.authorization
@@ -236,9 +233,6 @@ class InferExchange:
         asked, lease = self._asked, self._lease
         hold_answer(lease, finish(most_bytes_steps(response, asked)))
         return finish(answer_steps(response, asked, literals=True))
-
-    def _begin_task(self, response: InferResponse, answer: JsonAnswer | None) -> None:
-        self._task = self._connection.loop.create_task(self._answer_apart(response, answer))
 
     async def _answer_apart(self, response: InferResponse, answer: JsonAnswer | None) -> None:
         ports, asked, lease = self._direct.ports, self._asked, self._lease

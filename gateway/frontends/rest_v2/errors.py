@@ -36,16 +36,10 @@ class RestRefusals:
 
     def error(self, error: RequestError | SlowBody) -> RefusedResponse:
         """Return the refusal that the client gets."""
-        return refusal(error, self.retry_after_s)
+        if isinstance(error, SlowBody):
+            return RefusedResponse(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
+        return RefusedResponse(HTTP_STATUS[error.fault], error.message, refusal_headers(error, self.retry_after_s))
 
     def plain(self, status: int, message: str, headers: Headers = ()) -> RefusedResponse:
         """Return the refusal if no Fault applies."""
         return RefusedResponse(status, message, headers)
-
-
-def refusal(error: RequestError | SlowBody, retry_after_s: float) -> RefusedResponse:
-    """Return the refusal that the client gets; `retry_after_s` is the hint if the error has none of its own."""
-    if isinstance(error, SlowBody):
-        return RefusedResponse(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
-    headers = refusal_headers(error, retry_after_s)
-    return RefusedResponse(HTTP_STATUS[error.fault], error.message, headers)

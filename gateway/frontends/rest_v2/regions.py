@@ -37,7 +37,10 @@ async def register_region(request: Call) -> Document:
     """Map a segment of the caller's, `{"key": …, "offset": …, "byte_size": …}`."""
     regions = _regions(request)
     segment = await optional_body(request, _Segment)
-    regions.register(_registrant(request), _name(request), segment.key, segment.offset, segment.byte_size)
+    state = request.scope["state"]
+    peer: Peer = state.get("peer", Peer())
+    who = Registrant(_caller(request), peer.local, peer.uid, peer.pid, state["admitted"].share_key)
+    regions.register(who, _name(request), segment.key, segment.offset, segment.byte_size)
     return {}
 
 
@@ -101,9 +104,3 @@ def _name(request: Call) -> str:
 
 def _caller(request: Call) -> str:
     return str(request.scope["state"]["caller"])
-
-
-def _registrant(request: Call) -> Registrant:
-    peer: Peer = request.scope["state"].get("peer", Peer())
-    share_key = request.scope["state"]["admitted"].share_key
-    return Registrant(_caller(request), peer.local, peer.uid, peer.pid, share_key)

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import msgspec
-from litestar import Request, Response, get, post
+import numpy as np
+from litestar import HttpMethod, Request, Response, get, post, route
 from litestar.response import Stream
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
-from gateway.domain.tensor import Steps
+from gateway.domain.tensor import Datatype, Steps, Tensor
 from gateway.frontends import documents
 from gateway.frontends.http.body import ClientGone, Lease
-from gateway.frontends.not_offered import refuse_load_parameters
+from gateway.frontends.not_offered import no_log_settings, no_trace_settings, refuse_load_parameters
 from gateway.frontends.oip_json import (
     JsonBody,
     JsonRequest,
@@ -29,7 +31,7 @@ from gateway.frontends.oip_json_literals import malformed
 from gateway.frontends.regions import EXTENSION
 from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
 from gateway.frontends.rest_v2.authorisation import rights_of
-from gateway.frontends.rest_v2.openapi import InferOperation, ResultOperation
+from gateway.frontends.rest_v2.openapi import GenerateOperation, InferOperation, ResultOperation
 from gateway.frontends.rest_v2.requests import (
     HEADER_LENGTH,
     WHOLE_BYTES,
@@ -39,11 +41,13 @@ from gateway.frontends.rest_v2.requests import (
     json_end,
     most_of,
 )
-from gateway.frontends.rest_v2.task_results import ENCODED, check_task, encoded_request, media_of, result_body
+from gateway.frontends.rest_v2.texts import text_answer, text_model, text_request
 
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
 UNAVAILABLE = 503
+ENCODED = frozenset({"image/jpeg", "image/png", "audio/wav"})
+"""Content types of a body that is one image or recording."""
 
 Document = dict[str, Any]
 Call = Request[Any, Any, Any]
@@ -197,24 +201,6 @@ async def metrics(request: Call) -> Response[bytes]:
     return Response(text, media_type=content_type.partition("; charset=")[0])
 
 
-HANDLERS = (
-    server_metadata,
-    live,
-    ready,
-    model_ready,
-    models,
-    model_metadata,
-    model_config,
-    model_statistics,
-    repository_index,
-    load,
-    unload,
-    infer,
-    result,
-    metrics,
-)
-
-
 def ports_of(request: Call) -> RestPorts:
     """Return the objects with which the application was built."""
     return cast("RestPorts", request.app.state.ports)
@@ -311,3 +297,113 @@ async def _sent(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     """Yield each piece after the peer took most of those before it."""
     for piece in pieces:
         yield piece
+
+
+@post(
+    [MODEL + "/generate", VERSION + "/generate"],
+    status_code=200,
+    summary="Text for a text",
+    operation_class=GenerateOperation,
+    opt={"needs": INFER},
+)
+async def generate(request: Call) -> Response[bytes]:
+    """Answer one text with one text, of a model that has one text input and one text output."""
+    return Response(await _generated(request), media_type="application/json")
+
+
+@post(
+    [MODEL + "/generate_stream", VERSION + "/generate_stream"],
+    status_code=200,
+    summary="Text for a text, as Server-Sent Events",
+    operation_class=GenerateOperation,
+    media_type="text/event-stream",
+    opt={"needs": INFER},
+)
+async def generate_stream(request: Call) -> Response[bytes]:
+    """Answer as `generate` does, in one Server-Sent Event: every request has one answer."""
+    content = b"data: " + await _generated(request) + b"\n\n"
+    return Response(content, media_type="text/event-stream")  # litestar adds the charset
+
+
+async def _generated(request: Call) -> bytes:
+    ports, (name, version), lease = ports_of(request), names_of(request), lease_of(request)
+    model = text_model(ports.inference.describe(name, version))
+    body = await ports.bodies.read(request.receive, dict(request.headers), lease, most_of(ports, name, None))
+    now_ns = time.monotonic_ns()
+    asked, key = text_request(bytes(body), model, version, caller=lease.caller, now_ns=now_ns)
+    response = await unless_gone(ports.inference.infer(asked), request.receive)
+    content = text_answer(response, key)
+    hold_answer(lease, len(content))
+    return content
+
+
+@route(
+    ["/v2/trace/setting", MODEL + "/trace/setting"],
+    http_method=[HttpMethod.GET, HttpMethod.POST],
+    include_in_schema=False,
+    opt={"needs": ANY_CALLER},
+)
+async def trace_setting() -> None:
+    """Refuse to read or change the trace settings."""
+    raise no_trace_settings()
+
+
+@route("/v2/logging", http_method=[HttpMethod.GET, HttpMethod.POST], include_in_schema=False, opt={"needs": ANY_CALLER})
+async def log_settings() -> None:
+    """Refuse to read or change the log settings."""
+    raise no_log_settings()
+
+
+def media_of(content_type: str) -> str:
+    """Return the media type of a Content-Type header, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def check_task(manifest: ModelManifest, media: str) -> str:
+    """Return the name of the output with results.
+
+    Raises RequestError INVALID for a model without a task, and for a content that the model does not take.
+    """
+    if not manifest.answered:
+        problem = f"model '{manifest.name}' has no task, so that its outputs are tensors only; send it to /infer"
+        raise RequestError(Fault.INVALID, f"{problem}, or declare [task] in its manifest")
+    if media in ENCODED and [spec.takes_encoded for spec in manifest.inputs] != [True]:
+        problem = f"model '{manifest.name}' takes no {media} as its only input; send an inference request in JSON"
+        raise RequestError(Fault.INVALID, problem)
+    return manifest.answered[0]
+
+
+def encoded_request(manifest: ModelManifest, encoded: bytes, names: tuple[str, str], caller: str) -> InferRequest:
+    """Return the request for one encoded image or recording; `names` are model and version of the request."""
+    content = np.empty(1, object)
+    content[0] = encoded
+    model, version = names
+    return InferRequest(model, {manifest.inputs[0].name: Tensor(Datatype.BYTES, content)}, version, caller=caller)
+
+
+def result_body(results: Tensor) -> bytes:
+    """Return the result of the only row, or `{"results": […]}` with one for each of several rows."""
+    rows = list(results.array.ravel())
+    return bytes(rows[0]) if len(rows) == 1 else b'{"results": [' + b", ".join(rows) + b"]}"
+
+
+HANDLERS = (
+    server_metadata,
+    live,
+    ready,
+    model_ready,
+    models,
+    model_metadata,
+    model_config,
+    model_statistics,
+    repository_index,
+    load,
+    unload,
+    infer,
+    result,
+    metrics,
+    generate,
+    generate_stream,
+)
+REFUSING_HANDLERS = (trace_setting, log_settings)
+"""Endpoints of Triton's extensions that this gateway does not offer."""

@@ -99,20 +99,6 @@ def test_a_file_that_cannot_be_had_is_one_line(capsys, text):
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("server", ["own", "grpcio"])
-def test_the_grpc_server_is_named_over_the_configuration(server):
-    config = parse_config('[grpc]\nserver = "own"\nretry_after_s = 7.0\n', "")
-    named = overrides(PROGRAM.parser().parse_args(["run", "--grpc-server", server]))(config)
-    assert (named.grpc.server, named.grpc.retry_after_s) == (server, 7.0)
-    assert overrides(PROGRAM.parser().parse_args(["run"]))(config).grpc.server == "own"
-
-
-def test_an_unknown_grpc_server_is_misuse(capsys):
-    assert exit_code(["run", "--grpc-server", "nginx"]) == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in ("nginx", "own", "grpcio"))
-
-
 def test_the_environment_names_the_board(monkeypatch):
     changed = overrides(PROGRAM.parser().parse_args(["probe"]))
     monkeypatch.setenv("EDGE_GATEWAY_BOARD", "jetson-orin")

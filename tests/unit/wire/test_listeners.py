@@ -1,4 +1,4 @@
-"""Laws of every HTTP port, in any program: a bare application, no frontend and no controller around it."""
+"""Listeners around a bare application; tests/contract/test_http_bounds.py has the bounds of all ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from gateway.wire.listeners import Listeners
 pytestmark = pytest.mark.asyncio
 LOOPBACK = Address("127.0.0.1", 0)
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-UNREAD = b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1"
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Said:
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer; /large is more than sockets hold, /unread leaves the body where it is."""
+    """Answer; /large is more than sockets hold."""
     if scope["path"] != "/large":
         await respond(Said(200, "hello"), send)
         return
@@ -87,41 +86,6 @@ async def heard(address: Address, sent: bytes) -> bytes:
         return b""
     finally:
         writer.close()
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
-async def test_headers_that_do_not_come_are_given_up(sent: bytes) -> None:
-    async with serving(header_timeout_s=0.05) as (_, address):
-        assert await heard(address, sent) == b""
-
-
-async def test_they_have_a_deadline_on_a_kept_connection_too() -> None:
-    async with serving(header_timeout_s=0.05) as (_, address):
-        reader, writer = await asyncio.open_connection(address.host, address.port)
-        writer.write(REQUEST)
-        assert await reader.readuntil(b"hello")
-        writer.write(b"GET / HT")
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-
-
-async def test_an_idle_connection_is_closed() -> None:
-    async with serving(keep_alive_s=0) as (_, address):
-        assert (await heard(address, REQUEST)).endswith(b"hello")
-
-
-async def test_a_body_nobody_reads_is_thrown_away_but_not_for_ever() -> None:
-    async with serving(body_timeout_s=0.05) as (_, address):
-        assert (await heard(address, UNREAD)).endswith(b"hello")
-
-
-@pytest.mark.parametrize("sent", [b"\x16\x03\x01 what is this\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 9000])
-async def test_what_is_no_http_is_told_so_in_the_ports_own_words(sent: bytes) -> None:
-    async with serving() as (_, address):
-        said = await heard(address, sent)
-    assert said.startswith(b"HTTP/1.1 400 Refused\r\ncontent-type: text/plain\r\nconnection: close\r\n")
-    assert b"this is no HTTP/1.1 request, or its headers exceed 4096 bytes" in said
 
 
 async def test_an_answer_that_nobody_takes_is_given_up() -> None:

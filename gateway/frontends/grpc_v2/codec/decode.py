@@ -126,17 +126,11 @@ def _shared_inputs(message: Any, caller: str, regions: Regions | None) -> tuple[
     ignored = 0
     for index, sent in enumerate(message.inputs):
         if sent.parameters:
-            place, unknown = _place(sent, regions)
-            ignored += unknown
-            if place is not None and regions is not None:
+            values = read_values(sent.parameters, f"input '{sent.name:.200}'")
+            ignored += sum(key not in PARAMETERS for key in values)
+            if (place := placed_input(regions, values, sent.name)) is not None and regions is not None:
                 shared[index] = _shared(sent, place, message.model_name, caller, regions)
     return shared, ignored
-
-
-def _place(sent: Any, regions: Regions | None) -> tuple[RegionSpan | None, int]:
-    """Return an input's place in shared memory, or None, and the number of its unknown parameters."""
-    values = read_values(sent.parameters, f"input '{sent.name:.200}'")
-    return placed_input(regions, values, sent.name), sum(key not in PARAMETERS for key in values)
 
 
 def _shared(sent: Any, place: RegionSpan, model: str, caller: str, regions: Regions) -> memoryview | bytes:

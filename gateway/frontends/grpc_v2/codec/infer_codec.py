@@ -134,22 +134,19 @@ class InferCodec:
 
     def _keep(self, raw: Raw, layout: RequestLayout | None, sent: Any, request: InferRequest) -> None:
         if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
-            self._remember(layout, layout.key(raw), pattern)
+            self._known += 1
+            if self._known > PATTERNS_LIMIT:
+                self._layouts.clear()
+                self._known = 1
+            layouts = self._layouts.setdefault(layout.total, [])
+            patterns = next((patterns for known, patterns in layouts if known == layout), None)
+            if patterns is None:
+                patterns = {}
+                layouts.append((layout, patterns))
+                del layouts[:-LAYOUTS_LIMIT]
+            patterns[layout.key(raw)] = pattern
 
     def _remember_template(self, key: object, template: Template) -> None:
         if len(self._templates) >= TEMPLATES_LIMIT:
             self._templates.clear()
         self._templates[key] = template
-
-    def _remember(self, layout: RequestLayout, key: bytes, pattern: Pattern) -> None:
-        self._known += 1
-        if self._known > PATTERNS_LIMIT:
-            self._layouts.clear()
-            self._known = 1
-        layouts = self._layouts.setdefault(layout.total, [])
-        patterns = next((patterns for known, patterns in layouts if known == layout), None)
-        if patterns is None:
-            patterns = {}
-            layouts.append((layout, patterns))
-            del layouts[:-LAYOUTS_LIMIT]
-        patterns[key] = pattern

@@ -117,7 +117,9 @@ class Pattern:
         """Return the request of a message that fits. Raises as `decode_request` does."""
         caller, like, sources = call.caller, self.like, self.inputs
         shared = {each.name: each.raw(caller) for each in self.placed} if self.placed else NONE_SHARED
-        outputs = self._destined(caller) if self.outputs else like.outputs
+        outputs = like.outputs
+        if self.outputs:
+            outputs = tuple(each.destined(caller) if isinstance(each, SharedOutput) else each for each in self.outputs)
         if len(sources) == 1:
             only = sources[0]
             inputs = {only.name: only.tensor(shared.get(only.name, raw), lent)}
@@ -138,9 +140,6 @@ class Pattern:
             like.stream,
             like.ignored_parameters,
         )
-
-    def _destined(self, caller: str) -> tuple[RequestedOutput, ...]:
-        return tuple(each.destined(caller) if isinstance(each, SharedOutput) else each for each in self.outputs)
 
 
 def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions: Regions | None) -> Pattern | None:

@@ -46,7 +46,11 @@ def layout_of(message: bytes | memoryview) -> RequestLayout | None:
     raws: list[Span] = []
     try:
         while place < len(message) and count < FIELDS_LIMIT:
-            field, start, end = _field(message, place)
+            tag, place = read_varint(message, place)
+            if tag & 7 != LENGTH_DELIMITED:
+                return None
+            length, start = read_varint(message, place)
+            field, end = tag >> 3, start + length
             if field == ID_FIELD:
                 if ident != (0, 0):
                     return None
@@ -56,28 +60,12 @@ def layout_of(message: bytes | memoryview) -> RequestLayout | None:
             place, count = end, count + 1
     except (IndexError, ValueError):
         return None
-    fixed = _between(sorted([*raws, *([ident] if ident[1] else [])]), len(message))
+    spans = sorted([*raws, *([ident] if ident[1] else [])])
+    ends, starts = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(message)]
+    fixed = tuple(slice(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
     if place != len(message) or sum(part.stop - part.start for part in fixed) > FIXED_LIMIT_BYTES:
         return None
     return RequestLayout(len(message), ident, tuple(raws), fixed)
-
-
-def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:
-    """Return the number of the field at `place`, start and end of its content.
-
-    Raises ValueError if it is not length-delimited.
-    """
-    tag, place = read_varint(message, place)
-    if tag & 7 != LENGTH_DELIMITED:
-        raise ValueError("not length-delimited")
-    length, start = read_varint(message, place)
-    return tag >> 3, start, start + length
-
-
-def _between(spans: list[Span], total: int) -> tuple[slice, ...]:
-    ends = [0, *(end for _, end in spans)]
-    starts = [*(start for start, _ in spans), total]
-    return tuple(slice(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
 
 
 def read_varint(message: bytes | memoryview, place: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.sizes import VARINT_BYTES
 from gateway.domain.tensor import STEP_ELEMENTS, Array, Datatype, Steps, datatype_named, element_count
-from gateway.frontends.grpc_v2.codec.protobuf import LENGTH_DELIMITED, Span, read_varint
+from gateway.frontends.grpc_v2.codec.protobuf import LENGTH_DELIMITED, read_varint
 
 FIELDS: Mapping[Datatype, str] = {
     Datatype.BOOL: "bool_contents",
@@ -61,8 +61,14 @@ def typed_steps(label: str, shape: Sequence[int], contents: memoryview, name: st
     count = element_count(shape, name)
     if datatype is Datatype.BYTES:
         return (yield from _texts(contents, count, shape, name)).reshape(shape)
-    pieces = [contents[start:end] for start, end in _pieces(contents, datatype, name)]
-    found = 0
+    pieces: list[memoryview] = []
+    place = found = 0
+    while place < len(contents):
+        number, kind, start, place = _field(contents, place, name)
+        if len(pieces) == PIECES_LIMIT:
+            raise _unusual(name)
+        _check_field(number, kind, datatype, name)
+        pieces.append(contents[start:place])
     for piece in pieces:
         found += yield from _count(piece, datatype)
     if found != count:
@@ -71,20 +77,6 @@ def typed_steps(label: str, shape: Sequence[int], contents: memoryview, name: st
     for piece in pieces:
         filled += yield from _fill(array[filled:], piece, datatype, field, name)
     return array.reshape(shape)
-
-
-def _pieces(contents: memoryview, datatype: Datatype, name: str) -> list[Span]:
-    """Return the spans of the packed numbers."""
-    pieces: list[Span] = []
-    place = 0
-    while place < len(contents):
-        number, kind, start, end = _field(contents, place, name)
-        if len(pieces) == PIECES_LIMIT:
-            raise _unusual(name)
-        _check_field(number, kind, datatype, name)
-        pieces.append((start, end))
-        place = end
-    return pieces
 
 
 def _check_field(number: int, kind: int, datatype: Datatype, name: str) -> None:

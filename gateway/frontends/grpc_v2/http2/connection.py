@@ -11,7 +11,6 @@ from typing import Any
 
 from gateway.frontends.grpc_v2.http2 import frames, work
 from gateway.frontends.grpc_v2.http2.blocks import SIZE_FACTOR, Blocks, fragment
-from gateway.frontends.grpc_v2.http2.closed_streams import ClosedStreams
 from gateway.frontends.grpc_v2.http2.controls import KINDS, Controls
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
 from gateway.frontends.grpc_v2.http2.events import DataReceived, Event, RequestReceived, StreamDropped, StreamOpened
@@ -22,8 +21,18 @@ from gateway.frontends.grpc_v2.http2.reader import FrameReader
 from gateway.frontends.grpc_v2.http2.requests import are_trailers
 from gateway.frontends.grpc_v2.http2.sender import FieldBlock, Piece, Sender
 from gateway.frontends.grpc_v2.http2.shapes import check_shape
-from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
-from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
+from gateway.frontends.grpc_v2.http2.streams import (
+    CLOSED,
+    MOVES,
+    OPEN,
+    PEER_DONE,
+    PEER_ENDS,
+    RESET,
+    WE_END,
+    ClosedStreams,
+    ReceiveWindow,
+    Stream,
+)
 
 ParseHeaders = Callable[[Headers], Any]
 

@@ -27,7 +27,13 @@ class Controls:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
         check_shape(kind, number, payload)
         if kind == frames.PING:
-            return self._read_ping(flags, payload, now_ns)
+            if flags & frames.ACK:
+                self._guard.control(now_ns)
+                return PingAcknowledged(bytes(payload))
+            self._guard.ping(now_ns, self._sender.frames)
+            self._meter.ns += REPLY_NS
+            self._sender.send_control(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
+            return None
         self._guard.control(now_ns)
         if kind == frames.SETTINGS:
             self._read_settings(flags, payload)
@@ -59,15 +65,6 @@ class Controls:
     def _enable_push(self, value: int) -> None:
         if value > 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
-
-    def _read_ping(self, flags: int, payload: memoryview, now_ns: int) -> PingAcknowledged | None:
-        if flags & frames.ACK:
-            self._guard.control(now_ns)
-            return PingAcknowledged(bytes(payload))
-        self._guard.ping(now_ns, self._sender.frames)
-        self._meter.ns += REPLY_NS
-        self._sender.send_control(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
-        return None
 
 
 def _ignore(_controls: Controls, _value: int) -> None:

@@ -83,12 +83,21 @@ class Decoder:
                 resizes += 1
                 if size or resizes > MOST_RESIZES:
                     raise _broken("the table's size changes within a field block, or too often before it")
-                place = self._resize(block, place)
+                most, place = _integer(block, place, 5)
+                if most > TABLE_BYTES:
+                    raise _broken(f"a table of {most} bytes was not offered")
+                self.changed, self._most_bytes = True, most
+                self._meter.ns += TABLE_NS
+                self._evict()
                 continue
             else:
                 header, place = self._literal(block, place, 6 if first & 0x40 else 4)
                 if first & 0x40:
-                    self._insert(header)
+                    self.changed = True
+                    self._meter.ns += TABLE_NS
+                    self._entries.appendleft(header)
+                    self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
+                    self._evict()
             size += len(header[0]) + len(header[1]) + ENTRY_BYTES
             if size <= self._limit_bytes:
                 headers.append(header)
@@ -126,22 +135,6 @@ class Decoder:
             string = huffman.decode(string)
         return string, end
 
-    def _insert(self, header: Header) -> None:
-        self.changed = True
-        self._meter.ns += TABLE_NS
-        self._entries.appendleft(header)
-        self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
-        self._evict()
-
-    def _resize(self, block: bytes, place: int) -> int:
-        size, place = _integer(block, place, 5)
-        if size > TABLE_BYTES:
-            raise _broken(f"a table of {size} bytes was not offered")
-        self.changed, self._most_bytes = True, size
-        self._meter.ns += TABLE_NS
-        self._evict()
-        return place
-
     def _evict(self) -> None:
         while self._used_bytes > self._most_bytes:
             name, value = self._entries.pop()
@@ -150,15 +143,15 @@ class Decoder:
 
 def encode(headers: Headers) -> bytes:
     """Return a block of literals that no table remembers (section 6.2.2): it can be decoded at any time."""
-    return b"".join(_literal_of(name, value) for name, value in headers)
-
-
-def _literal_of(name: bytes, value: bytes) -> bytes:
-    if (name, value) in _STATIC_PAIRS:
-        return bytes([0x80 | _STATIC_PAIRS[name, value]])
-    index = _STATIC_NAMES.get(name)
-    head = b"\x00" + _prefixed(name) if index is None else _number(index, 4)
-    return head + _prefixed(value)
+    block = bytearray()
+    for name, value in headers:
+        if pair := _STATIC_PAIRS.get((name, value)):
+            block.append(0x80 | pair)
+            continue
+        index = _STATIC_NAMES.get(name)
+        block += b"\x00" + _prefixed(name) if index is None else _number(index, 4)
+        block += _prefixed(value)
+    return bytes(block)
 
 
 _STATIC_PAIRS = {header: index for index, header in enumerate(STATIC, 1) if header[1]}

@@ -78,24 +78,20 @@ def _tree() -> tuple[list[list[int]], frozenset[int]]:
     for bits, symbol in sorted((bits, symbol) for symbol, bits in enumerate(LENGTHS)):
         code <<= bits - length
         length = bits
-        _insert_code(nodes, code, bits, symbol)
+        place = 0
+        for shift in range(bits - 1, 0, -1):
+            side = code >> shift & 1
+            if not nodes[place][side]:
+                nodes.append([0, 0])
+                nodes[place][side] = len(nodes) - 1
+            place = nodes[place][side]
+        nodes[place][code & 1] = ~symbol
         code += 1
     ends, place = [0], 0
     for _ in range(_ENDS_BITS):
         place = nodes[place][1]
         ends.append(place)
     return nodes, frozenset(ends)
-
-
-def _insert_code(nodes: list[list[int]], code: int, bits: int, symbol: int) -> None:
-    place = 0
-    for shift in range(bits - 1, 0, -1):
-        side = code >> shift & 1
-        if not nodes[place][side]:
-            nodes.append([0, 0])
-            nodes[place][side] = len(nodes) - 1
-        place = nodes[place][side]
-    nodes[place][code & 1] = ~symbol
 
 
 def _broken(problem: str) -> ProtocolError:

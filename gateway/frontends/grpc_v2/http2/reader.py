@@ -61,7 +61,11 @@ class FrameReader:
         """Process bytes from the socket. Raises ProtocolError."""
         self.behind = 0
         if self._rest:
-            data = self._join(data)
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return
+            whole, self._rest = self._rest, bytearray()
+            data = memoryview(whole)
         needed, end, meter = 0, len(data), self._meter
         place = self._read_preface(data) if self._preface else 0
         while place < end and meter.ns < SLICE_NS and not needed:
@@ -110,15 +114,17 @@ class FrameReader:
             return start, 0
         if flags & PADDED and length and start == len(data):
             return place, HEADER_BYTES + 1
-        return start + self._begin(flags, number, length, data[start : start + 1], frames), 0
-
-    def _join(self, data: memoryview) -> memoryview:
-        """Return the incomplete part with the new bytes; no bytes if both are too few."""
-        self._rest += data
-        if len(self._rest) < self._needed:
-            return memoryview(b"")
-        whole, self._rest = self._rest, bytearray()
-        return memoryview(whole)
+        looked_at = padding = 0  # sizes of the padding's length field and of the padding (RFC 9113, section 6.1)
+        if flags & PADDED:
+            if not length:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "DATA without the padding's length")
+            if data[start] >= length:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "padding as long as its frame")
+            looked_at, padding = 1, data[start]
+        content = length - looked_at - padding
+        frames.begin_data(flags, number, length, content)
+        self._content, self._skip = content, padding
+        return start + looked_at, 0
 
     def _read_preface(self, data: memoryview) -> int:
         size = min(len(data), len(self._preface))
@@ -126,20 +132,6 @@ class FrameReader:
             raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2: gRPC is spoken here")
         self._preface = self._preface[size:]
         return size
-
-    def _begin(self, flags: int, number: int, length: int, first: memoryview, frames: Frames) -> int:
-        """Process a DATA frame's header. Return the size of the padding's length field (RFC 9113, section 6.1)."""
-        looked_at = padding = 0
-        if flags & PADDED:
-            if not length:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, "DATA without the padding's length")
-            if first[0] >= length:
-                raise ProtocolError(Code.PROTOCOL_ERROR, "padding as long as its frame")
-            looked_at, padding = 1, first[0]
-        content = length - looked_at - padding
-        frames.begin_data(flags, number, length, content)
-        self._content, self._skip = content, padding
-        return looked_at
 
     def _go_on(self, data: memoryview, place: int, end: int, frames: Frames) -> int:
         if self._content:

@@ -52,7 +52,13 @@ def essential(headers: Headers, names: frozenset[bytes]) -> Headers | None:
             return None
         if name in names:
             found.append(header)
-        elif not _well_formed(*header):
+        elif (
+            not name
+            or name.translate(None, NAME_BYTES)
+            or name in CONNECTION_SPECIFIC
+            or name == b"te"
+            or BAD_VALUE.search(header[1])
+        ):
             return None
     return tuple(found)
 
@@ -78,16 +84,6 @@ def are_trailers(headers: Headers) -> bool:
     except StreamError:
         return False
     return True
-
-
-def _well_formed(name: bytes, value: bytes) -> bool:
-    return not (
-        not name
-        or name.translate(None, NAME_BYTES)
-        or name in CONNECTION_SPECIFIC
-        or name == b"te"
-        or BAD_VALUE.search(value)
-    )
 
 
 def _check_field(name: bytes, value: bytes) -> None:

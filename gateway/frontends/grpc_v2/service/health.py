@@ -73,14 +73,13 @@ class HealthService:
             return "NOT_SERVING"
         if self._inference.ready(model):
             return "SERVING"
-        return "SERVICE_UNKNOWN" if model and self._unknown(model) else "NOT_SERVING"
-
-    def _unknown(self, model: str) -> bool:
         try:
-            self._inference.describe(model)
+            if model:
+                self._inference.describe(model)
         except RequestError as error:
-            return error.fault is Fault.NOT_FOUND
-        return False
+            if error.fault is Fault.NOT_FOUND:
+                return "SERVICE_UNKNOWN"
+        return "NOT_SERVING"
 
 
 def _check(service: str, call: CallInfo) -> None:

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError, of_answer
-from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.domain.ports import InferenceEngine, Repository, Statistics
-from gateway.domain.rights import check_model
+from gateway.domain.rights import ANY_CALLER, CONTROL, MEMORY, READ, Needs, check_model
+from gateway.domain.rights import INFER as MAY_INFER
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc, RpcKind, unexpected
 from gateway.frontends.grpc_v2.codec.decode import wants_final_response
@@ -35,7 +36,6 @@ from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader,
 from gateway.frontends.grpc_v2.service.load import Load
 from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from gateway.frontends.grpc_v2.service.reflection import ReflectionStream
-from gateway.frontends.grpc_v2.service.scopes import NEEDS
 from gateway.frontends.grpc_v2.service.stream import InferStream, stopping
 from gateway.frontends.grpc_v2.service.submission import InferSubmission
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -51,6 +51,34 @@ from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_re
 from gateway.frontends.settings import SERVER_NAME
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+NEEDS: Mapping[str, Needs] = {
+    "ServerLive": ANY_CALLER,
+    "ServerReady": ANY_CALLER,
+    "Check": ANY_CALLER,  # for a model: READ
+    "Watch": ANY_CALLER,  # the same for a model
+    "ServerMetadata": READ,
+    "ModelReady": READ,
+    "ModelMetadata": READ,
+    "ModelConfig": READ,
+    "ModelStatistics": READ,
+    "RepositoryIndex": READ,
+    "ServerReflectionInfo": READ,
+    "ModelInfer": MAY_INFER,
+    "ModelStreamInfer": MAY_INFER,
+    "RepositoryModelLoad": CONTROL,
+    "RepositoryModelUnload": CONTROL,
+    "SystemSharedMemoryRegister": MEMORY,
+    # Only a caller's own regions, and clients request these before they register any.
+    "SystemSharedMemoryStatus": READ,
+    "SystemSharedMemoryUnregister": READ,
+    "CudaSharedMemoryStatus": READ,
+    "CudaSharedMemoryUnregister": READ,
+    # Not offered: every caller gets that answer.
+    "CudaSharedMemoryRegister": ANY_CALLER,
+    "TraceSetting": ANY_CALLER,
+    "LogSettings": ANY_CALLER,
+}
+"""Scopes that the methods need. A method that is not listed stops the start: it would be open to everyone."""
 Answer = Callable[[Any, CallInfo], Any]
 
 
@@ -96,7 +124,9 @@ class InferenceService:
                 path = f"/{service.full_name}/{method.name}"
                 request, answer = message(method.input_type.full_name), answers[method.name]
                 raw = path in {INFER, STREAM_PATH}
-                rpcs[path] = Rpc(path, _kind(method), request, answer, NEEDS[method.name], raw=raw)
+                kind = RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
+                kind = RpcKind.BIDIRECTIONAL if method.client_streaming else kind
+                rpcs[path] = Rpc(path, kind, request, answer, NEEDS[method.name], raw=raw)
         return rpcs
 
     def drain(self) -> None:
@@ -185,7 +215,11 @@ class InferenceService:
         share = MemoryShare(self.message_memory.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
-            self._learn(opened, asked)
+            if opened.raw:  # a small message: the transport needs no method for the next of its like
+                known = self.codec.find(opened.raw)
+                if known is None:
+                    self.codec.learn(opened.raw, opened.sent, asked)
+                self.submission.find_batch(known, asked)
             response = await self._inference.infer(asked)
             if wants_final_response(opened.sent):
                 response = mark_final(response)
@@ -193,14 +227,6 @@ class InferenceService:
                 return await self._reply(response, asked.outputs, call)
         finally:
             share.free()
-
-    def _learn(self, opened: OpenedRequest, asked: InferRequest) -> None:
-        """Remember a small message, so that the transport needs no method for the next of its like."""
-        if opened.raw:
-            known = self.codec.find(opened.raw)
-            if known is None:
-                self.codec.learn(opened.raw, opened.sent, asked)
-            self.submission.find_batch(known, asked)
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""
@@ -335,26 +361,14 @@ class InferenceService:
 
     async def _counted_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         """Answer one request of a stream, which is a call while it is in flight; `order` is taken to encode it."""
-        try:
-            with self.load.counted(self.load.calls, call):
-                return await self._stream_answer(opened, call, order)
-        except RequestError as error:
-            return encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
-
-    async def _stream_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         sent, final = opened.sent, wants_final_response(opened.sent)
         try:
-            return encode_stream_reply(await self._answer_opened(opened, call, order))
+            with self.load.counted(self.load.calls, call):
+                return encode_stream_reply(await self._answer_opened(opened, call, order))
         except RequestError as error:
             return encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream continue
             return encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
-
-
-def _kind(method: Any) -> RpcKind:
-    if method.client_streaming:
-        return RpcKind.BIDIRECTIONAL
-    return RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
 
 
 def _model_of(request: Any) -> str:

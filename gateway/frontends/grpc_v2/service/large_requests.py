@@ -70,16 +70,13 @@ class LargeRequestReader:
         if opened.refusal is not None:
             raise opened.refusal
         if opened.declared is not None:
-            self._check(opened.declared, opened.size_bytes)
+            most = self._inference.sizes(opened.declared.model).binary_bytes
+            if most is not None and opened.size_bytes > most:
+                raise too_large(opened.size_bytes, most, of_model=True)
+            self._inference.check(opened.declared)
             share.grow(opened.decoded_bytes)
         with closing(request_steps(opened.sent, opened.parts, call, now_ns, self._regions)) as steps:
             return await self._inference.decoding.run(call.caller, steps)
-
-    def _check(self, declared: InferRequest, size: int) -> None:
-        most = self._inference.sizes(declared.model).binary_bytes
-        if most is not None and size > most:
-            raise too_large(size, most, of_model=True)
-        self._inference.check(declared)
 
 
 def _opening(raw: memoryview) -> Steps[OpenedRequest]:

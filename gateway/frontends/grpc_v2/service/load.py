@@ -13,7 +13,7 @@ from gateway.frontends.pools import Pool, Pools
 
 
 class Load:
-    """Resources in use over all connections; both gRPC servers keep it."""
+    """Resources in use over all connections."""
 
     def __init__(self, settings: GrpcSettings, pools: Pools) -> None:
         self.pools = pools

@@ -51,17 +51,15 @@ class ReflectionStream:
             raise RequestError(
                 Fault.TOO_LARGE, f"a reflection request may have {self._limit_bytes} bytes, not {request.ByteSize()}"
             )
+        if (kind := request.WhichOneof("message_request")) is None:
+            answer = _error(INVALID_ARGUMENT, "the request asks nothing; set one field of message_request")
+        else:
+            try:
+                answer = self._answers[kind](getattr(request, kind))
+            except KeyError:
+                answer = _error(NOT_FOUND, f"{kind}: nothing here is named {str(getattr(request, kind)).strip()!r}")
         response = message(f"{request.DESCRIPTOR.file.package}.ServerReflectionResponse")
-        return response(valid_host=request.host, original_request=request, **self._answered(request))
-
-    def _answered(self, request: Any) -> Mapping[str, Any]:
-        kind = request.WhichOneof("message_request")
-        if kind is None:
-            return _error(INVALID_ARGUMENT, "the request asks nothing; set one field of message_request")
-        try:
-            return self._answers[kind](getattr(request, kind))
-        except KeyError:
-            return _error(NOT_FOUND, f"{kind}: nothing here is named {str(getattr(request, kind)).strip()!r}")
+        return response(valid_host=request.host, original_request=request, **answer)
 
     def _listed(self, _: str) -> Mapping[str, Any]:
         return {"list_services_response": {"service": [{"name": name} for name in self._services]}}

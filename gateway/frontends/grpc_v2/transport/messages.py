@@ -86,7 +86,11 @@ class Incoming:
                     self.begun_ns = now_ns
                 left = left[self._fill(left) if self.missing else self._read_prefix(left) :]
                 if not self.missing and len(self._prefix) == PREFIX.size:
-                    yield self._complete()
+                    self._count()
+                    message = ReceivedMessage(self._body, self._compressed)
+                    self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
+                    yield message
+                    del message  # its memory is counted until no reference to it is left
         if self.missing:
             self._count()
 
@@ -94,9 +98,24 @@ class Incoming:
         """Read the rest of a message's prefix. Return the bytes used."""
         used = PREFIX.size - len(self._prefix)
         self._prefix += bytes(part[:used])
-        if len(self._prefix) == PREFIX.size:
-            self._begin()
+        if len(self._prefix) < PREFIX.size:
+            return used
+        flag, size = PREFIX.unpack(self._prefix)
+        try:
+            self._body, self._share = self._memory(flag, size)
+        except RequestError:
+            self.close()  # further bytes cannot be separated from the refused message's content
+            raise
+        self._compressed, self._filled, self._counted, self.missing = bool(flag), 0, 0, size
+        self._asks = size > LARGE_BYTES
         return used
+
+    def _memory(self, flag: int, size: int) -> tuple[memoryview, MemoryShare]:
+        if flag > 1:
+            raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
+        if size > self._limit_bytes:
+            raise too_large(size, self._limit_bytes)
+        return self._message_memory.take(size, self._lead(size), self._info)
 
     def _fill(self, part: memoryview) -> int:
         """Add content of a message. Return the bytes used."""
@@ -112,16 +131,6 @@ class Incoming:
         """Ignore all further bytes."""
         self._over, self.missing = True, 0
         self._body, self.begun_ns = memoryview(b""), None
-
-    def _begin(self) -> None:
-        flag, size = PREFIX.unpack(self._prefix)
-        try:
-            self._body, self._share = self._memory(flag, size)
-        except RequestError:
-            self.close()  # further bytes cannot be separated from the refused message's content
-            raise
-        self._compressed, self._filled, self._counted, self.missing = bool(flag), 0, 0, size
-        self._asks = size > LARGE_BYTES
 
     def _count(self) -> None:
         """Count the bytes that have come since the last time."""
@@ -147,19 +156,6 @@ class Incoming:
         except RequestError:
             self.close()
             raise
-
-    def _memory(self, flag: int, size: int) -> tuple[memoryview, MemoryShare]:
-        if flag > 1:
-            raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
-        if size > self._limit_bytes:
-            raise too_large(size, self._limit_bytes)
-        return self._message_memory.take(size, self._lead(size), self._info)
-
-    def _complete(self) -> ReceivedMessage:
-        self._count()
-        message = ReceivedMessage(self._body, self._compressed)
-        self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
-        return message
 
 
 def inflate_steps(

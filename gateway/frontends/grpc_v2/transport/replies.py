@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -9,7 +10,6 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.problem import WAITING_HELPS, error_text
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.frontends.grpc_v2.http2.sender import FieldBlock
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
 
 _NAMES = """
     OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED
@@ -18,6 +18,20 @@ _NAMES = """
 """
 CODES = {name: code for code, name in enumerate(_NAMES.split())}
 """Status codes of gRPC, as they are sent."""
+GRPC_STATUS: Mapping[Fault, str] = {
+    Fault.INVALID: "INVALID_ARGUMENT",
+    Fault.UNAUTHENTICATED: "UNAUTHENTICATED",
+    Fault.DENIED: "PERMISSION_DENIED",
+    Fault.NOT_FOUND: "NOT_FOUND",
+    Fault.TOO_LARGE: "RESOURCE_EXHAUSTED",
+    Fault.THROTTLED: "RESOURCE_EXHAUSTED",
+    Fault.OVERLOADED: "UNAVAILABLE",
+    Fault.EXPIRED: "DEADLINE_EXCEEDED",
+    Fault.UNAVAILABLE: "UNAVAILABLE",
+    Fault.UNSUPPORTED: "UNIMPLEMENTED",
+    Fault.INTERNAL: "INTERNAL",
+}
+"""Status of gRPC, by name, for each fault."""
 ENCODINGS = b"identity,deflate,gzip"
 PUSHBACK = b"grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailers."""

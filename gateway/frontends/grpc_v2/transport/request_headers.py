@@ -96,7 +96,12 @@ class RequestHeadersReader:
         authorization = fields.get(b"authorization")
         caller, peer = self._caller(rpc, authorization), self._peer
         info = CallInfo(caller.name, None, peer.local, peer.uid, peer.pid, caller.rights, peer.share_of(caller))
-        window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
+        encoding = fields.get(b"grpc-encoding", b"identity")
+        if (window_bits := INFLATED.get(encoding)) is None:
+            raise RequestError(
+                Fault.UNSUPPORTED,
+                f"messages compressed with '{_text(encoding):.40}' cannot be read; use gzip, deflate or identity",
+            )
         timeout_ns = read_timeout(fields.get(b"grpc-timeout"))
         return RequestHeaders(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is RpcKind.UNARY)
 
@@ -123,16 +128,6 @@ def read_timeout(value: bytes | None) -> int | None:
     if found is None:
         raise RequestError(Fault.INTERNAL, f"grpc-timeout {value.decode(errors='replace')!r:.40} is no timeout")
     return int(found[1]) * UNIT_NS[found[2]]
-
-
-def _window_bits(encoding: bytes) -> int:
-    try:
-        return INFLATED[encoding]
-    except KeyError:
-        raise RequestError(
-            Fault.UNSUPPORTED,
-            f"messages compressed with '{_text(encoding):.40}' cannot be read; use gzip, deflate or identity",
-        ) from None
 
 
 def _text(value: bytes) -> str:

@@ -77,7 +77,10 @@ class GrpcServer:
             bound = [bound_address(each) for each in sockets]
             self._sockets = Sockets(self._service.hold, self._service.release)
             for each in sockets:
-                self._serve(each)
+                if self._context is None or each.family == AF_UNIX:
+                    self._sockets.listen(each, SocketTransport, self._admit)
+                else:
+                    self._sockets.listen(each, self._tls_transport, self._admit_handshake)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
@@ -111,9 +114,6 @@ class GrpcServer:
         for connection in list(self._open):
             connection.drain()
         await self._emptied(ends_s - time.monotonic())
-        await self._end_calls()
-
-    async def _end_calls(self) -> None:
         error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         for connection in list(self._open):
             connection.end_calls(error)
@@ -175,12 +175,6 @@ class GrpcServer:
             self._idle.set()
 
     # ---- admission of connections ----------------------------------------------------------------------------------
-    def _serve(self, listener: socket) -> None:
-        if self._context is None or listener.family == AF_UNIX:
-            self._sockets.listen(listener, SocketTransport, self._admit)
-        else:
-            self._sockets.listen(listener, self._tls_transport, self._admit_handshake)
-
     def _admit(self, connected: socket, name: Any) -> GrpcConnection | None:
         """Return a connection's protocol, or None if its caller or this server has too many connections.
 

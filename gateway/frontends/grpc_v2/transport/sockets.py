@@ -13,14 +13,16 @@ import select
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.transport.listening_socket import Admit, ListeningSocket, SocketProtocol
-from gateway.frontends.grpc_v2.transport.send_queue import SendQueue
 from gateway.wire.connection_schedule import ConnectionSchedule
 
+PIECES_LIMIT = 64
+"""Most pieces that one system call writes (IOV_MAX is 1024)."""
 READY_LIMIT = 256
 """Sockets handled in one pass of the event loop; the others wait for the next."""
 BUDGET_NS = 2_000_000
@@ -163,7 +165,8 @@ class Sockets:
         for descriptor, events in ready:
             transport = self._transports.get(descriptor)
             if transport is None:
-                self._accept(descriptor)
+                if (listener := self._accepting.get(descriptor)) is not None:  # else an earlier one closed it
+                    listener.accept()
                 continue
             if events != _IN and not transport.ready(events):
                 continue
@@ -179,10 +182,43 @@ class Sockets:
             if not self._has_time():
                 break
 
-    def _accept(self, descriptor: int) -> None:
-        listener = self._accepting.get(descriptor)
-        if listener is not None:  # else an earlier one closed the connection
-            listener.accept()
+
+class SendQueue:
+    """Bytes that wait for a peer to take them, uncopied. `size` is the sum of their bytes."""
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: deque[memoryview] = deque()
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces)
+
+    def add(self, pieces: Iterable[Any]) -> None:
+        """Add pieces at the end of the queue."""
+        for piece in pieces:
+            view = memoryview(piece)
+            if view:
+                self.pieces.append(view)
+                self.size += len(view)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.pieces.clear()
+        self.size = 0
+
+    def send(self, connected: socket.socket) -> None:
+        """Send what the socket accepts at once. Raises OSError."""
+        pieces = self.pieces
+        sent = connected.sendmsg([pieces[index] for index in range(min(PIECES_LIMIT, len(pieces)))])
+        self.size -= sent
+        while sent:
+            first = pieces.popleft()
+            if sent < len(first):
+                pieces.appendleft(first[sent:])
+                return
+            sent -= len(first)
 
 
 class SocketTransport(asyncio.Transport):

@@ -58,19 +58,16 @@ class Streaming:
         """Add parts of the caller's stream."""
         try:
             for part in parts:
-                self._messages.extend(self._incoming.feed((self._rest_of(part, now_ns),), now_ns))
+                rest = part
+                if self._small is not None and self._may_batch():
+                    rest = self._small.take(part, now_ns, self._connection.settings.stream_in_flight - self._begun)
+                self._messages.extend(self._incoming.feed((rest,), now_ns))
         except RequestError as error:
             self._failure = error
         self._ended |= ended
         self._changed.set()
         if not self._messages:
             self._grant()
-
-    def _rest_of(self, part: memoryview, now_ns: int) -> memoryview:
-        """Return what is left of a part after requests were added to batches."""
-        if self._small is None or not self._may_batch():
-            return part
-        return self._small.take(part, now_ns, self._connection.settings.stream_in_flight - self._begun)
 
     def late(self, since_ns: int) -> bool:
         """Return True if a message that has begun should be complete by now, or the only one should be here.
@@ -103,7 +100,8 @@ class Streaming:
             connection.end(stream)
         except RequestError:
             self._over = True
-            await self._batches_answered()
+            while self._in_batches:
+                await self._change()
             raise
         finally:
             self._close()
@@ -151,10 +149,6 @@ class Streaming:
     @property
     def _in_batches(self) -> int:
         return 0 if self._small is None else self._small.in_flight
-
-    async def _batches_answered(self) -> None:
-        while self._in_batches:
-            await self._change()
 
     async def _change(self) -> None:
         self._changed.clear()

@@ -95,12 +95,25 @@ class Timeouts:
         self._timer = self._loop.call_later(wait_ns / 1e9, self._check)
 
     def _check(self) -> None:
+        """End the connection if its peer is too late; refuse requests that are not complete in time."""
         now_ns, connection = time.monotonic_ns(), self._connection
         unsettled = not connection.settled and now_ns - self._opened_ns >= self._settings.handshake_timeout_s * 1e9
         if unsettled or self._stuck(now_ns) or self._silent(now_ns):
             connection.abort()
             return
-        self._refuse_late(now_ns)
+        # Streams are in the order in which they were opened.
+        limit_s = self._settings.receive_timeout_s
+        since_ns, paused_ns = now_ns - int(limit_s * 1e9), now_ns - int(limits.BODY_PAUSE_S * 1e9)
+        late = f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)"
+        paused = f"the request paused for {limits.BODY_PAUSE_S:g} s; send its bytes without such pauses"
+        for stream in connection.streams():
+            if stream.opened_ns > max(since_ns, paused_ns):
+                break
+            if stream.opened_ns <= since_ns and _is_late(stream, since_ns):
+                connection.end_with_error(stream, RequestError(Fault.EXPIRED, late))
+            elif isinstance(stream.call, Unary) and stream.call.late(paused_ns):
+                connection.end_with_error(stream, RequestError(Fault.EXPIRED, paused))
+        connection.flush()
         wait_ns = self._next_ns(now_ns)
         self._arm(wait_ns)
         self.was_idle = wait_ns > self._busy_ns
@@ -116,21 +129,6 @@ class Timeouts:
         if self._connection.busy:
             ends_ns = min(ends_ns, now_ns + self._busy_ns)
         return max(ends_ns - now_ns, SOON_NS)
-
-    def _refuse_late(self, now_ns: int) -> None:
-        """Refuse requests that are not complete in time; streams are in the order in which they were opened."""
-        limit_s = self._settings.receive_timeout_s
-        since_ns, paused_ns = now_ns - int(limit_s * 1e9), now_ns - int(limits.BODY_PAUSE_S * 1e9)
-        late = f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)"
-        paused = f"the request paused for {limits.BODY_PAUSE_S:g} s; send its bytes without such pauses"
-        for stream in self._connection.streams():
-            if stream.opened_ns > max(since_ns, paused_ns):
-                break
-            if stream.opened_ns <= since_ns and _is_late(stream, since_ns):
-                self._connection.end_with_error(stream, RequestError(Fault.EXPIRED, late))
-            elif isinstance(stream.call, Unary) and stream.call.late(paused_ns):
-                self._connection.end_with_error(stream, RequestError(Fault.EXPIRED, paused))
-        self._connection.flush()
 
     def _stuck(self, now_ns: int) -> bool:
         """Return True if answers wait and the peer has taken none of them for too long."""

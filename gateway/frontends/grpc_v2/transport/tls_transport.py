@@ -86,7 +86,11 @@ class TlsTransport(SocketTransport):
         try:
             if not self._handshake_done:
                 work_ns += HANDSHAKE_NS
-                self._do_handshake()
+                self._tls.do_handshake()
+                self._timer.cancel()
+                self._handshake_done = True
+                self._send_encrypted()
+                self._protocol.connection_made(self)
             while not self.is_closing() and not self._protocol.behind and (size := self._decrypt()):
                 work_ns += self._protocol.receive(self._buffer[:size]) + RECORD_NS * self._records
         except ssl.SSLWantReadError:
@@ -95,13 +99,6 @@ class TlsTransport(SocketTransport):
             self._send_encrypted()  # the alert that states the reason to the peer
             self._end(error)
         return work_ns
-
-    def _do_handshake(self) -> None:
-        self._tls.do_handshake()
-        self._timer.cancel()
-        self._handshake_done = True
-        self._send_encrypted()
-        self._protocol.connection_made(self)
 
     def _decrypt(self) -> int:
         """Fill the buffer with decrypted bytes, a record at a time; return 0 after the peer's close_notify."""

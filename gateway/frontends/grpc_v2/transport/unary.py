@@ -40,10 +40,14 @@ class Unary:
                 if self._message is not None:
                     raise one_request("more than one came")
                 self._message = message
-            if ended:
-                self._start()
-            else:
+            if not ended:
                 self._connection.grant(self._stream, self._incoming.missing)
+                return
+            whole, begun = self._message, self._incoming.begun_ns is not None
+            self.cancel()
+            if whole is None or begun:
+                raise one_request("it ended too soon" if begun else "none came")
+            self._connection.start(self._stream, whole)
         except RequestError as error:
             self.cancel()
             self._connection.end_with_error(self._stream, error)
@@ -61,13 +65,6 @@ class Unary:
         if self._counted:
             self._counted = False
             self._connection.load.end_call(self._stream.headers.info)
-
-    def _start(self) -> None:
-        message, begun = self._message, self._incoming.begun_ns is not None
-        self.cancel()
-        if message is None or begun:
-            raise one_request("it ended too soon" if begun else "none came")
-        self._connection.start(self._stream, message)
 
 
 class AwaitedReply:

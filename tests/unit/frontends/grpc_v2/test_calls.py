@@ -5,31 +5,12 @@ import asyncio
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.grpc_v2.calls import CallInfo, is_local, peer_address, unexpected
+from gateway.frontends.grpc_v2.calls import CallInfo, unexpected
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.inference import SimulatedInference
-
-
-@pytest.mark.parametrize(
-    ("peer", "address", "local"),
-    [
-        ("ipv4:127.0.0.1:4242", "127.0.0.1", True),
-        ("ipv4:127.9.9.9:4242", "127.9.9.9", True),
-        ("ipv6:%5B::1%5D:4242", "::1", True),
-        ("unix:", "unix", True),
-        ("unix:/run/g.sock", "unix", True),
-        ("unix-abstract:g", "unix-abstract", True),
-        ("ipv4:192.168.1.7:4242", "192.168.1.7", False),
-        ("ipv6:%5Bfe80::1%25eth0%5D:4242", "fe80::1%eth0", False),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:4242", "::ffff:127.0.0.1", True),
-        ("", "", False),
-    ],
-)
-def test_where_a_caller_is(peer, address, local):
-    assert (peer_address(peer), is_local(peer)) == (address, local)
 
 
 def test_callers_elsewhere_register_no_shared_memory():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.closed_streams import KEPT, ClosedStreams
 from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.events import (
@@ -18,6 +17,7 @@ from gateway.frontends.grpc_v2.http2.events import (
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
+from gateway.frontends.grpc_v2.http2.streams import KEPT_CLOSED, ClosedStreams
 from tests.simulators.http2_peer import (
     ASKED,
     HEAD,
@@ -116,10 +116,10 @@ def test_nothing_may_follow_the_peers_own_end_of_a_stream_that_we_closed(end: by
 
 def test_the_streams_that_we_closed_are_forgotten_in_turn() -> None:
     closed = ClosedStreams()
-    for number in (*range(KEPT), 0, KEPT):
+    for number in (*range(KEPT_CLOSED), 0, KEPT_CLOSED):
         closed.add(number)
-    assert len(closed) == KEPT
-    assert [closed.ignores(number, ended=False) for number in (0, 1, KEPT)] == [False, True, True]
+    assert len(closed) == KEPT_CLOSED
+    assert [closed.ignores(number, ended=False) for number in (0, 1, KEPT_CLOSED)] == [False, True, True]
 
 
 def test_late_words_keep_the_table_in_step() -> None:

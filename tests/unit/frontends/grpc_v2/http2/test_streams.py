@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
-from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
+from gateway.frontends.grpc_v2.http2.streams import (
+    CLOSED,
+    MOVES,
+    OPEN,
+    PEER_DONE,
+    PEER_ENDS,
+    RESET,
+    WE_END,
+    ReceiveWindow,
+    Stream,
+)
 
 
 def test_a_stream_is_open_at_first_and_holds_nothing() -> None:

@@ -32,12 +32,11 @@ def no_search() -> Iterator[None]:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, no_search: None) -> Serve:
-    """Return `grpc_gateway.serving` with our own server; keywords that it does not know are settings.
+def served(no_search: None) -> Serve:
+    """Return `grpc_gateway.serving`; keywords that it does not know are settings.
 
     At the end no call, no memory, no task may be left.
     """
-    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
 
     @asynccontextmanager
     async def serve(**given: Any) -> AsyncIterator[grpc_gateway.Gateway]:

@@ -14,7 +14,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.problem import MESSAGE_LIMIT_CHARS, error_text
 from gateway.frontends.grpc_v2.http2.hpack import Decoder
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.frontends.grpc_v2.transport import replies
 
 from .conftest import Serve
@@ -49,7 +48,7 @@ def test_codes_are_grpcs() -> None:
 @pytest.mark.parametrize("fault", Fault)
 def test_every_fault_has_its_code(fault: Fault) -> None:
     said = read(replies.refusal(RequestError(fault, "words"), 0.1))
-    assert said[b"grpc-status"].decode() == str(replies.CODES[GRPC_STATUS[fault]])
+    assert said[b"grpc-status"].decode() == str(replies.CODES[replies.GRPC_STATUS[fault]])
     assert (said[b":status"], said[b"content-type"], said[b"grpc-message"]) == (b"200", b"application/grpc", b"words")
 
 

@@ -257,4 +257,4 @@ async def test_no_descriptor_is_left_for_a_while() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert 1 <= done.stderr.count("Too many open files; the next try is in 0.05 s") <= 5
+    assert 1 <= done.stderr.count("Too many open files; the next try is in 0.05 s") <= 50  # without pauses: thousands

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.errors import Fault
 from gateway.domain.problem import HTTP_STATUS, MESSAGE_LIMIT_CHARS, error_text
-from gateway.frontends.grpc_v2.status import GRPC_STATUS
+from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
 from gateway.frontends.rest_v2.errors import RefusedResponse
 
 CONTRACT = {
