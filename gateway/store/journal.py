@@ -22,15 +22,16 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import ENDS, REVOCABLE, Failure, Step, after
 from gateway.store import journal_rows as rows
 from gateway.store.errors import StoreAbsentError, StoreError
-from gateway.store.journal_file import JournalFile
+from gateway.store.journal_file import create_file, open_file
 from gateway.store.journal_rows import Accepted, Floors, Rejection, Update
 from gateway.store.settings import JournalSettings
+from gateway.store.sqlite_file import SqliteFile
 
 
 class Journal:
     """Journal. Open it with `Journal.open(folder)`; close it at the end. Used by one thread at a time."""
 
-    def __init__(self, file: JournalFile, settings: JournalSettings) -> None:
+    def __init__(self, file: SqliteFile, settings: JournalSettings) -> None:
         self._file = file
         self._settings = settings
 
@@ -38,13 +39,13 @@ class Journal:
     def create(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
         """Open the journal, and create it if there is none, for the bootstrap of a device. Safe to repeat."""
         settings = settings or JournalSettings()
-        return cls(JournalFile.create(folder, settings), settings)
+        return cls(create_file(folder, settings), settings)
 
     @classmethod
     def open(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
         """Open the journal. Raises AbsentError if there is none, DamagedError if it cannot be trusted, StoreError."""
         settings = settings or JournalSettings()
-        return cls(JournalFile.open(folder, settings), settings)
+        return cls(open_file(folder, settings), settings)
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""

@@ -127,7 +127,7 @@ def update(found: sqlite3.Row) -> Update:
         started_at=_time(found["started_at"]),
         changed_at=_time(content["changed_at"]),
         failure=failure and Failure(Step(failure["step"]), failure["reason"], failure["evidence"]),
-        attempt=int(content.get("attempt", 0)),  # absent in schema 1
+        attempt=content["attempt"],
     )
 
 
@@ -162,7 +162,7 @@ def accepted(found: sqlite3.Row) -> Accepted:
         files=tuple(_target(entry) for entry in document["files"]),
         nonce=document["nonce"],
         poll_s=document["poll_s"],
-        extra=dict(document.get("extra", {})),  # absent in schema 1
+        extra=document["extra"],
     )
     return Accepted(assignment, bytes(found["content"]), found["digest"])
 

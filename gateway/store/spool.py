@@ -21,8 +21,9 @@ from pathlib import Path
 from gateway.store import spool_rows as rows
 from gateway.store.errors import DamagedError
 from gateway.store.settings import SpoolSettings
-from gateway.store.spool_file import SpoolFile, set_aside
+from gateway.store.spool_file import NAME, open_file
 from gateway.store.spool_rows import Gap, Priority, SpooledRecord, SpoolRecord, Usage
+from gateway.store.sqlite_file import SqliteFile, set_aside
 
 _DROPPED_AT_ONCE = 100
 _DROPPED = "record.id, source, seq, priority, bytes"
@@ -37,7 +38,7 @@ class Spool:
     `epoch` is that of this boot.
     """
 
-    def __init__(self, file: SpoolFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
+    def __init__(self, file: SqliteFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
         self._file, self._settings, self.epoch = file, settings, epoch
         self.renewed = renewed
         """Reason why the spool was replaced at this start, or ""."""
@@ -53,11 +54,11 @@ class Spool:
         """
         settings, renewed = settings or SpoolSettings(), ""
         try:
-            file = SpoolFile.open(folder, settings)
+            file = open_file(folder, settings)
         except DamagedError as error:
             renewed = error.problem
-            set_aside(folder)
-            file = SpoolFile.open(folder, settings)
+            set_aside(folder / NAME)
+            file = open_file(folder, settings)
         try:
             return cls(file, settings, _begun(file, boot, now, last_epoch, settings), renewed)
         except BaseException:  # raised again: the descriptor must not stay open
@@ -157,7 +158,7 @@ class Spool:
         Streams with the most important records come first. Each stream is in order, so that every acknowledged batch
         advances it.
         """
-        self._file.sync()
+        self._file.ask("PRAGMA wal_checkpoint(PASSIVE)")  # sync: no number is sent that could be assigned twice
         order = """SELECT source.*, coalesce(max(priority), -1) AS most FROM source
             LEFT JOIN record ON record.source = source.id
             GROUP BY source.id ORDER BY most DESC, boot_epoch, source.id"""
@@ -183,8 +184,8 @@ class Spool:
             if not found:
                 return 0
             source = found[0]["id"]
-            gone = self._file.count("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
-            gone += self._file.count("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
+            gone = self._file.do("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
+            gone += self._file.do("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
             self._tidy()
         return gone
 
@@ -226,7 +227,7 @@ class Spool:
         )
 
 
-def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
+def _begun(file: SqliteFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
     """Return the epoch of this boot: greater than every earlier one, also than those of a lost spool."""
     query = "SELECT name, value FROM mark WHERE name IN (?, ?)"
     known = {row["name"]: row["value"] for row in file.ask(query, _MARKS)}
@@ -242,7 +243,7 @@ def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings:
     return epoch
 
 
-def _forget(file: SpoolFile, limit: int) -> None:
+def _forget(file: SqliteFile, limit: int) -> None:
     """Remove all boots with entries but the last `limit`; the number of their records is remembered."""
     boots = file.ask("SELECT DISTINCT boot_epoch FROM source ORDER BY boot_epoch DESC")[limit:]
     for (epoch,) in boots:

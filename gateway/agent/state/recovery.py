@@ -10,8 +10,9 @@ from gateway.agent.state.storage import alone
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError, StoreAbsentError
 from gateway.store.journal import Journal
-from gateway.store.journal_file import set_aside
+from gateway.store.journal_file import NAME
 from gateway.store.settings import JournalSettings
+from gateway.store.sqlite_file import set_aside
 
 LOST = (
     "floors of versions and time, the accepted assignment, updates under way, releases rejected here, policy waits and "
@@ -31,7 +32,7 @@ def recover(folder: Path, settings: JournalSettings) -> str:
     with alone(folder):
         problem = _problem(folder, settings)
         if problem:
-            set_aside(folder)
+            set_aside(folder / NAME)
             Journal.create(folder, settings).close()
             get_logger("recovery").warning(events.JOURNAL_RECREATED, problem=problem, lost=LOST)
         return problem
