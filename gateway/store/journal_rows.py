@@ -82,12 +82,12 @@ def lifted(known: Floors, seen: Floors) -> tuple[dict[str, int], dict[str, str]]
     numbers = {name: value for name, value in seen.numbers.items() if value > known.numbers.get(name, -1)}
     if seen.time and (known.time is None or seen.time > known.time):
         numbers[_TIME] = int(seen.time.timestamp())
-    versions = {name: version for name, version in seen.versions.items() if _newer(version, known.versions.get(name))}
+    versions = {
+        name: version
+        for name, version in seen.versions.items()
+        if name not in known.versions or version_order(version) > version_order(known.versions[name])
+    }
     return numbers, versions
-
-
-def _newer(version: str, floor: str | None) -> bool:
-    return floor is None or version_order(version) > version_order(floor)
 
 
 def may_follow(step: Step, following: Step) -> bool:

@@ -102,7 +102,9 @@ class Spool:
         key = (record.stream, self.epoch)
         found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
         if not found:
-            self._count_streams()
+            held = self._file.ask("SELECT count(*) AS n FROM source WHERE boot_epoch = ?", (self.epoch,))
+            if held[0]["n"] >= self._settings.streams_limit:
+                raise ValueError(f"a device has at most {self._settings.streams_limit} streams")
             self._file.do("INSERT INTO source (stream, boot_epoch, last) VALUES (?, ?, 0)", key)
             found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
         source, seq = found[0]["id"], found[0]["last"] + 1
@@ -110,11 +112,6 @@ class Spool:
         size = rows.OVERHEAD_BYTES + len(payload.encode())
         values = (source, seq, int(record.priority), rows.time_us(record.at), record.kind, payload, size)
         self._file.do(f"INSERT INTO record ({rows.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
-
-    def _count_streams(self) -> None:
-        held = self._file.ask("SELECT count(*) AS n FROM source WHERE boot_epoch = ?", (self.epoch,))
-        if held[0]["n"] >= self._settings.streams_limit:
-            raise ValueError(f"a device has at most {self._settings.streams_limit} streams")
 
     # ---- losses -----------------------------------------------------------------------------------------------------
     def _drop_old(self, now: datetime) -> int:
@@ -186,7 +183,12 @@ class Spool:
             source = found[0]["id"]
             gone = self._file.do("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
             gone += self._file.do("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
-            self._tidy()
+            # sources of earlier boots that have no entries left
+            self._file.do(
+                """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
+                AND id NOT IN (SELECT source FROM gap)""",
+                (self.epoch,),
+            )
         return gone
 
     def skip(self, stream: str, boot_epoch: int, first: int, last: int) -> None:
@@ -217,14 +219,6 @@ class Spool:
         entries = [rows.kept(source, row) for row in records] + [rows.gap(source, row) for row in gaps]
         ordered = sorted(entries, key=lambda entry: entry.seq)[:limit]
         return ordered[: rows.end_of_gaps(ordered, self._settings.gaps_at_once)]
-
-    def _tidy(self) -> None:
-        """Remove sources of earlier boots that have no entries left."""
-        self._file.do(
-            """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
-            AND id NOT IN (SELECT source FROM gap)""",
-            (self.epoch,),
-        )
 
 
 def _begun(file: SqliteFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
