@@ -62,8 +62,9 @@ def _open(path: Path, settings: JournalSettings, *, is_new: bool) -> SqliteFile:
         version = file.begin(_SCHEMA, SCHEMA_VERSION) if is_new else file.version()
         if not version:
             raise file.damage("holds nothing, though it should")
-        if version != SCHEMA_VERSION:
-            writer = "a newer" if version > SCHEMA_VERSION else "an older"
-            problem = f"was written by {writer} edge-agent (schema {version}, known is {SCHEMA_VERSION}); install that"
-            raise StoreError(problem, file=path)
+        known = f"(schema {version}, known is {SCHEMA_VERSION})"
+        if version < SCHEMA_VERSION:
+            raise file.damage(f"was written before the first release {known}")
+        if version > SCHEMA_VERSION:
+            raise StoreError(f"was written by a newer edge-agent {known}; install that", file=path)
     return file

@@ -133,7 +133,7 @@ def test_a_file_before_schema_2_is_not_touched(tmp_path: Path) -> None:
     file = begun(tmp_path)
     with contextlib.closing(sqlite3.connect(file)) as shell:
         shell.execute("PRAGMA user_version = 1")
-    with pytest.raises(StoreError, match=r"written by an older edge-agent \(schema 1, known is 2\); install that"):
+    with pytest.raises(DamagedError, match=r"before the first release \(schema 1, known is 2\); run edge-agent"):
         Journal.open(tmp_path)
 
 
