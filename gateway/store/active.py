@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.files import durable
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 from gateway.store.roots import read_bounded
 
 ACTIVE_FILE = "active.json"
@@ -136,14 +136,8 @@ def _file(document: Mapping[str, Any]) -> Installed:
         raise ValueError(f"{document!r:.200} is no file of the repository")
     if type(root) is not int or root < 1:
         raise ValueError(f"root must be a version, not {root!r:.80}")
-    evidence = tuple(_digest(digest) for digest in document["evidence"])
-    return Installed(Target(path, size, _digest(document["sha256"])), evidence, root)
-
-
-def _digest(value: Any) -> str:
-    if not (isinstance(value, str) and DIGEST_PATTERN.fullmatch(value)):
-        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
-    return value
+    evidence = tuple(check_digest(digest) for digest in document["evidence"])
+    return Installed(Target(path, size, check_digest(document["sha256"])), evidence, root)
 
 
 def _without(slots: Mapping[str, Activation], slot: str) -> dict[str, Activation]:

@@ -14,6 +14,7 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.files import durable
 from gateway.store.download import Download
 from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 from gateway.store.settings import StoreSettings
 
 PART_SUFFIX = ".part"
@@ -46,9 +47,7 @@ class LocalBlobs:
 
     def path(self, digest: str) -> Path:
         """Return the path of a blob, present or not. Raises ValueError if `digest` is no digest."""
-        if not DIGEST_PATTERN.fullmatch(digest):
-            raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
-        return self._folder / digest
+        return self._folder / check_digest(digest)
 
     def has(self, digest: str, size_bytes: int) -> bool:
         """Return True if a file of that name and size exists; its content is not read (`verify` does that)."""

@@ -18,6 +18,7 @@ from gateway.domain.signed_release import SignedRelease
 from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 
 
 def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: LocalBlobs, folder: Path) -> Path:
@@ -30,9 +31,7 @@ def materialise(digest: str, release: SignedRelease, variants: Sequence[str], bl
     files = release.files(variants)
     for artifact in files:
         _check(artifact, blobs)
-    if not DIGEST_PATTERN.fullmatch(digest):
-        raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
-    home = folder / digest
+    home = folder / check_digest(digest)
     with store_errors(home):
         durable.make_folder(folder)
         if home.is_dir():
