@@ -74,7 +74,12 @@ def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     life = Life(folder, record.taken_back(ENDED), record.committed)
     if told.startswith(f"{WITHOUT} "):
         life = life.without(told.partition(" ")[2])
-    return _kept(life) if record.trial else life
+    if record.trial:  # it has ended
+        try:
+            write_record(folder, life.record)
+        except StoreError as error:
+            return replace(life, problem=str(error))
+    return life
 
 
 def _trial(text: str) -> tuple[str, float]:
@@ -85,15 +90,6 @@ def _trial(text: str) -> tuple[str, float]:
     except ValueError:
         return "", 0.0
     return (digest, ends_in_s) if 0 < ends_in_s <= TRIAL_LIMIT_S else ("", 0.0)
-
-
-def _kept(life: Life) -> Life:
-    """Write the record of a trial that ended; return the life with the problem if that fails."""
-    try:
-        write_record(life.folder, life.record)
-    except StoreError as error:
-        return replace(life, problem=str(error))
-    return life
 
 
 def is_on_trial(life: Life) -> bool:

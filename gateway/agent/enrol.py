@@ -79,19 +79,14 @@ def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> Dev
             keep(folder, key, *texts(answer, "certificate", "chain"))
         except ValueError as error:
             raise _odd(application, str(error)) from error
-        _lay_down(made, application, folder, pinned=known is not None)
         with store_errors(folder):
+            if application.authority:
+                write_file(folder / CA_FILE, application.authority.encode())
+            if known is None:
+                write_file(folder / ROOT_FILE, made.root)
             write_file(folder / DEVICE_FILE, made.document)  # last: its presence means that all files are complete
         forget_pending(folder)
     return replace(made, root=known.root) if known else made
-
-
-def _lay_down(made: DeviceIdentity, application: EnrolmentInput, folder: Path, *, pinned: bool) -> None:
-    with store_errors(folder):
-        if application.authority:
-            write_file(folder / CA_FILE, application.authority.encode())
-        if not pinned:
-            write_file(folder / ROOT_FILE, made.root)
 
 
 def _ask(application: EnrolmentInput, csr: str, folder: Path, config: AgentConfig) -> dict[str, Any]:

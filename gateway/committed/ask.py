@@ -68,14 +68,10 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return _read(said, words, process.returncode)
-
-
-def _read(said: bytes, words: bytes, code: int | None) -> dict[str, Any]:
-    if code != 0:
+    if process.returncode != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
         hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
-        raise _undecided(f"the process that verifies them ended with {code}: {spoken}{hint}")
+        raise _undecided(f"the process that verifies them ended with {process.returncode}: {spoken}{hint}")
     return dict(json.loads(said))
 
 

@@ -40,7 +40,8 @@ def verify_active(store: Path, root: Path, active: Active) -> SignatureProblems:
     try:
         chain = open_chain(store, root)
     except StoreError as error:
-        return SignatureProblems(*(dict.fromkeys(keys, str(error)) for keys in _keys(active)))
+        paths = [one.target.path for one in active.files]
+        return SignatureProblems(*(dict.fromkeys(keys, str(error)) for keys in (active.slots, active.previous, paths)))
 
     def releases(slots: Mapping[str, Activation]) -> dict[str, str]:
         ordered = sorted(
@@ -90,10 +91,6 @@ def _problem(verify: Callable[[], object]) -> str:
     except Exception as error:  # noqa: BLE001  an unexpected error of one item must not stop the others
         return f"it cannot be verified: {type(error).__name__}: {error!s:.300}"
     return ""
-
-
-def _keys(active: Active) -> tuple[list[str], list[str], list[str]]:
-    return list(active.slots), list(active.previous), [one.target.path for one in active.files]
 
 
 if __name__ == "__main__":

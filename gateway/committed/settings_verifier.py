@@ -13,17 +13,13 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gateway.committed.release_verifier import open_chain
 from gateway.domain.activation import Activation, read_activation
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import FOLDER, Policy, permitted_settings, read_policy
+from gateway.domain.policy import FOLDER, permitted_settings, read_policy
 from gateway.store.active import ACTIVE_FILE, read_active
 from gateway.store.errors import StoreError
-
-if TYPE_CHECKING:
-    from gateway.trust.chain import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +38,12 @@ def verify_settings(store: Path, root: Path, activation: Activation) -> Verified
     try:
         chain = open_chain(store, root)
         release = chain.settings(activation)
-        permitted = permitted_settings(_policies(store, chain))
+        installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(FOLDER)]
+        contents = {one.target.path: chain.file(one.target, one.evidence, one.root) for one in installed}
+        permitted = permitted_settings([read_policy(content, path) for path, content in contents.items()])
     except (Distrust, StoreError, ConfigurationError, ValueError) as error:
         return VerifiedSettings(problem=str(error))
     return VerifiedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))
-
-
-def _policies(store: Path, chain: Chain) -> list[Policy]:
-    installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(FOLDER)]
-    return [read_policy(chain.file(one.target, one.evidence, one.root), one.target.path) for one in installed]
 
 
 def main() -> int:

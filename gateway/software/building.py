@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.domain.manifest import Artifact
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.software_release import SoftwareVariant
 from gateway.software import environment
@@ -55,7 +54,7 @@ def build(
     stage = home.stage()
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # the interpreter that this environment was made from
     blobs = Path(settings.store) / "blobs" / "sha256"
-    with private_copies([_by_digest(wheel) for wheel in variant.wheels], blobs, private) as copies:
+    with private_copies([replace(wheel, path=wheel.sha256) for wheel in variant.wheels], blobs, private) as copies:
         for wheel in variant.wheels:
             (copies / wheel.sha256).rename(copies / wheel.path)
         listed = copies / "requirements.txt"
@@ -65,7 +64,11 @@ def build(
         pip = copies / variant.installer().path
         run(environment.installation(stage, pip, listed), settings.build_timeout_s, alive=alive)
     environment.make_relocatable(stage)
-    _compile(stage, home.environment(name), settings, alive)
+    try:
+        run(environment.compilation(stage, home.environment(name)), settings.build_timeout_s, alive=alive)
+    except CommandError as error:
+        if "ended with 1:" not in str(error):  # 1: a file is a template and not Python
+            raise
     _readable(stage)
     home.adopt(stage, name)
 
@@ -91,14 +94,6 @@ def _try(command: Sequence[str], settings: SoftwareSettings, alive: Callable[[],
     return run(command, settings.test_timeout_s, user=settings.test_user, alive=alive)
 
 
-def _compile(stage: Path, final: Path, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
-    try:
-        run(environment.compilation(stage, final), settings.build_timeout_s, alive=alive)
-    except CommandError as error:
-        if "ended with 1:" not in str(error):  # 1: a file is a template and not Python
-            raise
-
-
 def _readable(stage: Path) -> None:
     """Make the environment readable for every user, whatever modes the wheels state."""
     stage.chmod(0o755)
@@ -107,8 +102,3 @@ def _readable(stage: Path) -> None:
             path = Path(folder, name)
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-
-
-def _by_digest(wheel: Artifact) -> Artifact:
-    """Return the wheel under its name in the store."""
-    return replace(wheel, path=wheel.sha256)

@@ -38,23 +38,20 @@ def check(folder: Path, settings: SoftwareSettings) -> list[str]:
         for wheel in variant.wheels:
             (blobs / wheel.sha256).symlink_to((folder / wheel.path).resolve())
         here = replace(settings, store=str(place / "store"), gateway_config="", test_user="")
-        return _try(variant, version, VersionFolder(place / "lib"), here)
+        home = VersionFolder(place / "lib")
+        home.folder.mkdir()
+        try:
+            build(variant, version, home, here, private=home.folder, alive=bool)
+            self_test(version, version, home, here, bool)
+        except (CommandError, VariantError, OSError) as error:
+            return [str(error)]
+        return _unresolved(home.environment(version), variant, here)
 
 
-def _try(variant: SoftwareVariant, version: str, home: VersionFolder, settings: SoftwareSettings) -> list[str]:
-    home.folder.mkdir()
-    try:
-        build(variant, version, home, settings, private=home.folder, alive=bool)
-        self_test(version, version, home, settings, bool)
-    except (CommandError, VariantError, OSError) as error:
-        return [str(error)]
-    return _unresolved(home.environment(version), Path(settings.store) / "pip", variant, settings)
-
-
-def _unresolved(place: Path, pip: Path, variant: SoftwareVariant, settings: SoftwareSettings) -> list[str]:
+def _unresolved(place: Path, variant: SoftwareVariant, settings: SoftwareSettings) -> list[str]:
     """Return requirements of installed wheels that are not in the set."""
     installer = variant.installer()
-    pip = pip.with_name(installer.path)
+    pip = Path(settings.store) / installer.path
     pip.symlink_to(Path(settings.store) / "blobs" / "sha256" / installer.sha256)
     command = [str(environment.interpreter(place)), "-I", f"{pip}/pip", "check", "--disable-pip-version-check"]
     done = subprocess.run(

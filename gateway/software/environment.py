@@ -69,12 +69,9 @@ def make_relocatable(stage: Path) -> None:
             program.unlink()
     for name, package in PROGRAMS.items():
         launcher = programs / name
-        launcher.write_text(_launcher(name, package))
+        state = STATE if name == "edge-agent" else ""
+        launcher.write_text(LAUNCHER.replace("{package}", package).replace("{state}", state))
         launcher.chmod(0o755)
     settings = stage / "pyvenv.cfg"
     lines = settings.read_text().splitlines(keepends=True)
     settings.write_text("".join(line for line in lines if not line.startswith("command")))
-
-
-def _launcher(name: str, package: str) -> str:
-    return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")

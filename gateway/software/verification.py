@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.routing import version_order
 from gateway.domain.software_release import (
     SOFTWARE_LIMIT_BYTES,
@@ -18,7 +19,7 @@ from gateway.domain.software_release import (
     SoftwareVariant,
     fitting,
 )
-from gateway.trust.chain import Proof, newest_root
+from gateway.trust.chain import Proof, newest_root, trusted_root
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import release_path
 from gateway.trust.settings import DEFAULTS
@@ -26,6 +27,7 @@ from gateway.trust.targets import check_software
 
 if TYPE_CHECKING:
     from gateway.domain.software_request import InstallRequest
+    from gateway.software.record import InstallRecords
 
 Read = Callable[[str, int], bytes]
 """Function from a blob's SHA-256 and a size limit to its content. The caller handles its errors (StoreError)."""
@@ -53,7 +55,8 @@ def verify(
     where = f"the software release {wanted.target}"
     version = release_path(wanted.target).version
     key: tuple[int | str, ...] = (root.version, *wanted.evidence)
-    proof = Proof(key, root, f"the evidence for {wanted.target}", _reader(read), DEFAULTS)
+    evidence = f"the evidence for {wanted.target}"
+    proof = Proof(key, root, evidence, lambda digest: read(digest, DEFAULTS.metadata_limit_bytes), DEFAULTS)
     target = proof.vouched(wanted.target)
     if target.sha256 != wanted.release:
         raise Distrust(Reason.SWAPPED, where, f"{target.sha256:.12} is signed, {wanted.release:.12} is asked for")
@@ -67,5 +70,25 @@ def verify(
     return VerifiedSoftware(release, variant, content, max(floor, release.floor, key=version_order))
 
 
-def _reader(read: Read) -> Callable[[str], bytes]:
-    return lambda digest: read(digest, DEFAULTS.metadata_limit_bytes)
+def pin(records: InstallRecords, content: bytes, *, replace: bool = False) -> int:
+    """Keep `content` as the root of trust if there is none yet. Return the version that is trusted then.
+
+    Root makes the pin once; later only signed rotations replace it. Raise Distrust if it is not signed by itself,
+    ConfigurationError if another root is trusted that neither precedes nor follows it, StoreError.
+    """
+    version = trusted_root(content, (), 1).version
+    known = records.root(DEFAULTS.metadata_limit_bytes)
+    if known is None or replace:
+        records.keep_root(content)
+        return version
+    if known == content or _follows(known, content) or _follows(content, known):
+        return newest_root(known, ())[0].version
+    problem = "another root is trusted already; edge-software trust --replace ROOT.json trusts this one"
+    raise ConfigurationError(problem, file=str(records.folder))
+
+
+def _follows(known: bytes, content: bytes) -> bool:
+    try:
+        return newest_root(known, [content])[1] == content
+    except Distrust:
+        return False

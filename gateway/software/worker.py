@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
-from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, SoftwareVariant, fitting, read_software
-from gateway.domain.software_request import Confirm, GiveUp, InstallRequest, Request
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting, read_software
+from gateway.domain.software_request import GiveUp, InstallRequest, Request
 from gateway.domain.software_update import (
     SWITCHED,
     Phase,
@@ -88,7 +88,10 @@ class InstallerWorker:
             raise RequestRefusedError("no update is under way")
         if isinstance(request, GiveUp):
             return self._record(update, given_up(update, f"given up by the agent: {request.reason}"))
-        return self._record(update, self._confirmed(request, update))
+        if update.phase is not Phase.PROBATION or request.environment != update.environment:
+            shown = f"{update.environment} is in phase {update.phase.value}"
+            raise RequestRefusedError(f"{request.environment} is not in its probation: {shown}")
+        return self._record(update, replace(update, confirmed=True))
 
     def advance(self) -> float | None:
         """Do the recorded phase. Return the pause before the next call in seconds, None at the end.
@@ -140,17 +143,12 @@ class InstallerWorker:
         read, floor = self._blobs().read, self._records.floor()
         return verify(request, pinned, roots, read, machine=this_machine(), floor=floor)
 
-    def _confirmed(self, request: Confirm, update: SoftwareUpdate) -> SoftwareUpdate:
-        if update.phase is not Phase.PROBATION or request.environment != update.environment:
-            shown = f"{update.environment} is in phase {update.phase.value}"
-            raise RequestRefusedError(f"{request.environment} is not in its probation: {shown}")
-        return replace(update, confirmed=True)
-
     # ---- phases -----------------------------------------------------------------------------------------------------
     def _build(self, update: SoftwareUpdate) -> SoftwareUpdate:
         self._home.keep(set())
         self._records.sweep()
-        variant = self._variant(update)
+        # the document is read again by its verified digest
+        variant = fitting(read_software(self._blobs().read(update.release, SOFTWARE_LIMIT_BYTES)), this_machine())
         check_size(variant, self._home, self._settings)
         private = self._records.folder
         build(variant, update.environment, self._home, self._settings, private=private, alive=self._alive)
@@ -191,28 +189,22 @@ class InstallerWorker:
         return advanced(update)
 
     # ---- parts of the phases ----------------------------------------------------------------------------------------
-    def _variant(self, update: SoftwareUpdate) -> SoftwareVariant:
-        """Return the wheels to install. The document is read again by its verified digest."""
-        return fitting(read_software(self._blobs().read(update.release, SOFTWARE_LIMIT_BYTES)), this_machine())
-
     def _blobs(self) -> LocalBlobs:
         return LocalBlobs(Path(self._settings.store) / "blobs")
 
     def _record(self, before: SoftwareUpdate, after: SoftwareUpdate) -> SoftwareUpdate:
         if after != before:
             self._records.keep_update(after)
-        if after.phase is not before.phase:
-            self._log_phase(before.phase, after)
-        return after
-
-    def _log_phase(self, before: Phase, after: SoftwareUpdate) -> None:
-        version, phase = after.version, after.phase.value
+        version, phase, left = after.version, after.phase, before.phase
+        if phase is left:
+            return after
         if after.ended:
-            self._log.info(events.SOFTWARE_UPDATE_ENDED, version=version, outcome=phase)
-        elif after.phase is Phase.ROLL_BACK:
-            self._log.warning(events.SOFTWARE_UPDATE_FAILED, version=version, phase=before.value, reason=after.reason)
+            self._log.info(events.SOFTWARE_UPDATE_ENDED, version=version, outcome=phase.value)
+        elif phase is Phase.ROLL_BACK:
+            self._log.warning(events.SOFTWARE_UPDATE_FAILED, version=version, phase=left.value, reason=after.reason)
         else:
-            self._log.info(events.SOFTWARE_PHASE_BEGUN, version=version, phase=phase)
+            self._log.info(events.SOFTWARE_PHASE_BEGUN, version=version, phase=phase.value)
+        return after
 
 
 def boot_now() -> tuple[str, float]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.files import durable
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 from gateway.store.roots import read_bounded
 
 ACTIVE_FILE = "active.json"
@@ -94,7 +94,16 @@ def active_bytes(active: Active) -> bytes:
         "schema": SCHEMA,
         "slots": {slot: activation_document(activation) for slot, activation in active.slots.items()},
         "previous": {slot: activation_document(activation) for slot, activation in active.previous.items()},
-        "files": [_file_document(file) for file in active.files],
+        "files": [
+            {
+                "path": file.target.path,
+                "sha256": file.target.sha256,
+                "bytes": file.target.size_bytes,
+                "evidence": list(file.evidence),
+                "root": file.root,
+            }
+            for file in active.files
+        ],
     }
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
@@ -114,25 +123,11 @@ def parse_active(content: bytes) -> Active:
 
 
 def _slots(documents: Mapping[str, Any]) -> dict[str, Activation]:
-    return {slot: _activation(slot, document) for slot, document in documents.items()}
-
-
-def _activation(slot: str, document: Mapping[str, Any]) -> Activation:
-    activation = read_activation(document)
-    if slot != activation.slot:
-        raise ValueError(f"{slot!r:.80} is no slot, or not that of {activation.slot!r:.80}")
-    return activation
-
-
-def _file_document(file: Installed) -> dict[str, Any]:
-    target = file.target
-    return {
-        "path": target.path,
-        "sha256": target.sha256,
-        "bytes": target.size_bytes,
-        "evidence": list(file.evidence),
-        "root": file.root,
-    }
+    slots = {slot: read_activation(document) for slot, document in documents.items()}
+    for slot, activation in slots.items():
+        if slot != activation.slot:
+            raise ValueError(f"{slot!r:.80} is no slot, or not that of {activation.slot!r:.80}")
+    return slots
 
 
 def _file(document: Mapping[str, Any]) -> Installed:
@@ -141,14 +136,8 @@ def _file(document: Mapping[str, Any]) -> Installed:
         raise ValueError(f"{document!r:.200} is no file of the repository")
     if type(root) is not int or root < 1:
         raise ValueError(f"root must be a version, not {root!r:.80}")
-    evidence = tuple(_digest(digest) for digest in document["evidence"])
-    return Installed(Target(path, size, _digest(document["sha256"])), evidence, root)
-
-
-def _digest(value: Any) -> str:
-    if not (isinstance(value, str) and DIGEST_PATTERN.fullmatch(value)):
-        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
-    return value
+    evidence = tuple(check_digest(digest) for digest in document["evidence"])
+    return Installed(Target(path, size, check_digest(document["sha256"])), evidence, root)
 
 
 def _without(slots: Mapping[str, Activation], slot: str) -> dict[str, Activation]:

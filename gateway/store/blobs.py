@@ -13,7 +13,8 @@ from pathlib import Path
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.files import durable
 from gateway.store.download import Download
-from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, store_errors
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 from gateway.store.settings import StoreSettings
 
 PART_SUFFIX = ".part"
@@ -46,9 +47,7 @@ class LocalBlobs:
 
     def path(self, digest: str) -> Path:
         """Return the path of a blob, present or not. Raises ValueError if `digest` is no digest."""
-        if not DIGEST_PATTERN.fullmatch(digest):
-            raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
-        return self._folder / digest
+        return self._folder / check_digest(digest)
 
     def has(self, digest: str, size_bytes: int) -> bool:
         """Return True if a file of that name and size exists; its content is not read (`verify` does that)."""
@@ -72,8 +71,13 @@ class LocalBlobs:
         Raises AbsentError. Raises DamagedError for other content, or for more than `limit_bytes`.
         """
         path = self.path(digest)
-        with store_errors(path), os.fdopen(self._open_present(digest), "rb", buffering=0) as file:
-            content = b"".join(_pieces(file.fileno(), limit_bytes + 1))
+        try:
+            with store_errors(path), os.fdopen(self._open(digest), "rb") as file:
+                content = file.read(limit_bytes + 1)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise StoreAbsentError("is not in the store; it has to be fetched", file=path) from None
+            raise
         if len(content) > limit_bytes:
             raise DamagedError(f"has more than the {limit_bytes} bytes that are read", file=path)
         if hashlib.sha256(content).hexdigest() != digest:
@@ -153,12 +157,6 @@ class LocalBlobs:
             problem = f"{wanted_bytes} bytes are wanted, {max(free, 0)} may be used on this disk; free some"
             raise SpaceError(f"{problem}, or lower keep_free_bytes ({self._settings.keep_free_bytes})", file=file)
 
-    def _open_present(self, digest: str) -> int:
-        try:
-            return self._open(digest)
-        except FileNotFoundError:
-            raise StoreAbsentError("is not in the store; it has to be fetched", file=self.path(digest)) from None
-
     def _open(self, digest: str) -> int:
         descriptor = os.open(self.path(digest), _OPEN)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -172,10 +170,3 @@ def _disk_bytes(path: Path) -> int:
         return path.lstat().st_blocks * _BLOCK_BYTES
     except FileNotFoundError:
         return 0
-
-
-def _pieces(descriptor: int, limit_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a file, up to `limit_bytes`."""
-    while limit_bytes and (piece := os.read(descriptor, min(limit_bytes, 1 << 20))):
-        limit_bytes -= len(piece)
-        yield piece

@@ -38,7 +38,10 @@ class Download:
         try:
             self._resume()
         except (StoreError, OSError):
-            self._abandon()
+            self.close()
+            if self.offset == 0:  # one that has bytes keeps them
+                with contextlib.suppress(OSError):  # the error to report is that of the full disk
+                    durable.remove_file(self._part)
             raise
 
     def __enter__(self) -> Self:
@@ -60,7 +63,9 @@ class Download:
                 self._hash.update(rest[:count])
                 self.offset += count
                 rest = rest[count:]
-            self._sync_now_and_then()
+            if self.offset - self._synced >= self._settings.sync_every_bytes:
+                os.fdatasync(self._descriptor)
+                self._synced = self.offset
 
     def restart(self) -> None:
         """Begin again at offset 0, for a sender that cannot resume. Raises SpaceError, StoreError."""
@@ -113,18 +118,6 @@ class Download:
                 self.offset += len(chunk)
             self._synced = self.offset
             _set_aside(self._descriptor, self.size_bytes)
-
-    def _abandon(self) -> None:
-        """Remove a download without any bytes; one that has bytes keeps them."""
-        self.close()
-        if self.offset == 0:
-            with contextlib.suppress(OSError):  # the error to report is that of the full disk
-                durable.remove_file(self._part)
-
-    def _sync_now_and_then(self) -> None:
-        if self.offset - self._synced >= self._settings.sync_every_bytes:
-            os.fdatasync(self._descriptor)
-            self._synced = self.offset
 
 
 def _open_part(part: Path) -> int:

@@ -18,19 +18,20 @@ from datetime import datetime
 from pathlib import Path
 
 from gateway.domain.activation import Activation
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import Assignment
 from gateway.domain.update import ENDS, REVOCABLE, Failure, Step, after
 from gateway.store import journal_rows as rows
 from gateway.store.errors import StoreAbsentError, StoreError
-from gateway.store.journal_file import JournalFile
+from gateway.store.journal_file import create_file, open_file
 from gateway.store.journal_rows import Accepted, Floors, Rejection, Update
 from gateway.store.settings import JournalSettings
+from gateway.store.sqlite_file import SqliteFile
 
 
 class Journal:
     """Journal. Open it with `Journal.open(folder)`; close it at the end. Used by one thread at a time."""
 
-    def __init__(self, file: JournalFile, settings: JournalSettings) -> None:
+    def __init__(self, file: SqliteFile, settings: JournalSettings) -> None:
         self._file = file
         self._settings = settings
 
@@ -38,13 +39,13 @@ class Journal:
     def create(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
         """Open the journal, and create it if there is none, for the bootstrap of a device. Safe to repeat."""
         settings = settings or JournalSettings()
-        return cls(JournalFile.create(folder, settings), settings)
+        return cls(create_file(folder, settings), settings)
 
     @classmethod
     def open(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
         """Open the journal. Raises AbsentError if there is none, DamagedError if it cannot be trusted, StoreError."""
         settings = settings or JournalSettings()
-        return cls(JournalFile.open(folder, settings), settings)
+        return cls(open_file(folder, settings), settings)
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""
@@ -99,8 +100,16 @@ class Journal:
             digest = hashlib.sha256(content).hexdigest()
             row = (1, digest, content, rows.assignment_text(assignment))
             self._file.do("INSERT OR REPLACE INTO assignment VALUES (?, ?, ?, ?)", row)
-            self._forgive(assignment.slots)
-            self._adopt(assignment)
+            # the rejections of releases that are no longer assigned go: a later assignment is a new decision
+            for found in self._file.ask("SELECT id, slot, release FROM rejected"):
+                target = assignment.slots.get(found["slot"])
+                if target is None or target.sha256 != found["release"]:
+                    self._file.do("DELETE FROM rejected WHERE id = ?", (found["id"],))
+            # an update in progress gets the latest attempt at the same release, so that it does not run twice
+            for update in self.updates():
+                target, attempt = assignment.slots.get(update.slot), assignment.attempt(update.slot)
+                if target is not None and target.sha256 == update.activation.release and attempt > update.attempt:
+                    self._put(replace(update, attempt=attempt, assignment_version=assignment.version))
 
     def accepted(self) -> Accepted | None:
         """Return the last accepted assignment: the releases that this device must run."""
@@ -184,13 +193,6 @@ class Journal:
             raise StoreAbsentError(f"no update of {slot} is under way", file=self._file.path)
         return update
 
-    def _adopt(self, assignment: Assignment) -> None:
-        """Give the update in progress the latest attempt at the same release, so that it does not run twice."""
-        for update in self.updates():
-            target, attempt = assignment.slots.get(update.slot), assignment.attempt(update.slot)
-            if target is not None and target.sha256 == update.activation.release and attempt > update.attempt:
-                self._put(replace(update, attempt=attempt, assignment_version=assignment.version))
-
     def _put(self, update: Update) -> None:
         statement = f"INSERT OR REPLACE INTO update_under_way ({rows.UPDATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
         self._file.do(statement, rows.row(update))
@@ -216,13 +218,6 @@ class Journal:
         row = (*key, rejection.reason or "rejected", rows.time_text(now), rejection.attempt)
         self._file.do("INSERT INTO rejected (slot, release, reason, at, attempt) VALUES (?, ?, ?, ?, ?)", row)
         self._forget_oldest("rejected", self._settings.rejected_limit)
-
-    def _forgive(self, slots: Mapping[str, Target]) -> None:
-        """Remove the rejections of releases that are no longer assigned: a later assignment is a new decision."""
-        for found in self._file.ask("SELECT id, slot, release FROM rejected"):
-            target = slots.get(found["slot"])
-            if target is None or target.sha256 != found["release"]:
-                self._file.do("DELETE FROM rejected WHERE id = ?", (found["id"],))
 
     def _forget_oldest(self, table: str, limit: int) -> None:
         """Remove the oldest rows by id, which only grows: many boards start without the correct time."""

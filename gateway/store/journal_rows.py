@@ -82,12 +82,12 @@ def lifted(known: Floors, seen: Floors) -> tuple[dict[str, int], dict[str, str]]
     numbers = {name: value for name, value in seen.numbers.items() if value > known.numbers.get(name, -1)}
     if seen.time and (known.time is None or seen.time > known.time):
         numbers[_TIME] = int(seen.time.timestamp())
-    versions = {name: version for name, version in seen.versions.items() if _newer(version, known.versions.get(name))}
+    versions = {
+        name: version
+        for name, version in seen.versions.items()
+        if name not in known.versions or version_order(version) > version_order(known.versions[name])
+    }
     return numbers, versions
-
-
-def _newer(version: str, floor: str | None) -> bool:
-    return floor is None or version_order(version) > version_order(floor)
 
 
 def may_follow(step: Step, following: Step) -> bool:
@@ -127,7 +127,7 @@ def update(found: sqlite3.Row) -> Update:
         started_at=_time(found["started_at"]),
         changed_at=_time(content["changed_at"]),
         failure=failure and Failure(Step(failure["step"]), failure["reason"], failure["evidence"]),
-        attempt=int(content.get("attempt", 0)),  # absent in schema 1
+        attempt=content["attempt"],
     )
 
 
@@ -162,7 +162,7 @@ def accepted(found: sqlite3.Row) -> Accepted:
         files=tuple(_target(entry) for entry in document["files"]),
         nonce=document["nonce"],
         poll_s=document["poll_s"],
-        extra=dict(document.get("extra", {})),  # absent in schema 1
+        extra=document["extra"],
     )
     return Accepted(assignment, bytes(found["content"]), found["digest"])
 

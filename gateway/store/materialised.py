@@ -18,6 +18,7 @@ from gateway.domain.signed_release import SignedRelease
 from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
+from gateway.store.plain import check_digest
 
 
 def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: LocalBlobs, folder: Path) -> Path:
@@ -30,21 +31,18 @@ def materialise(digest: str, release: SignedRelease, variants: Sequence[str], bl
     files = release.files(variants)
     for artifact in files:
         _check(artifact, blobs)
-    home = _home(folder, digest)
+    home = folder / check_digest(digest)
     with store_errors(home):
         durable.make_folder(folder)
         if home.is_dir():
             _fill(home, files, blobs)
         else:
-            _build(home, files, blobs)
+            staged = durable.temporary(folder)
+            staged.mkdir()
+            staged.chmod(durable.FOLDER_MODE)
+            _fill(staged, files, blobs)
+            durable.rename(staged, home)
     return home
-
-
-def remove(folder: Path, digest: str) -> bool:
-    """Remove a release's folder atomically. Return False if there is none. Raises StoreError."""
-    home = _home(folder, digest)
-    with store_errors(home):
-        return durable.remove_tree(home)
 
 
 def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
@@ -64,12 +62,6 @@ def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
         return count + sum(durable.remove_tree(folder / name) for name in idle)
 
 
-def _home(folder: Path, digest: str) -> Path:
-    if not DIGEST_PATTERN.fullmatch(digest):
-        raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
-    return folder / digest
-
-
 def _check(artifact: Artifact, blobs: LocalBlobs) -> None:
     path = blobs.path(artifact.sha256)
     if not blobs.has(artifact.sha256, artifact.size_bytes):
@@ -78,14 +70,6 @@ def _check(artifact: Artifact, blobs: LocalBlobs) -> None:
         )
     if not blobs.verify(artifact.sha256):
         raise DamagedError(f"{artifact.path} is damaged on the disk; discard it and fetch it again", file=path)
-
-
-def _build(home: Path, files: Iterable[Artifact], blobs: LocalBlobs) -> None:
-    staged = durable.temporary(home.parent)
-    staged.mkdir()
-    staged.chmod(durable.FOLDER_MODE)
-    _fill(staged, files, blobs)
-    durable.rename(staged, home)
 
 
 def _fill(home: Path, files: Iterable[Artifact], blobs: LocalBlobs) -> None:

@@ -9,7 +9,16 @@ import os
 import stat
 from pathlib import Path
 
+from gateway.domain.manifest_toml import DIGEST_PATTERN
+
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def check_digest(value: object) -> str:
+    """Return `value`. Raises ValueError unless it is a SHA-256 digest in hex, which may become a file name."""
+    if not (isinstance(value, str) and DIGEST_PATTERN.fullmatch(value)):
+        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
+    return value
 
 
 def open_plain(file: Path) -> io.BufferedReader:

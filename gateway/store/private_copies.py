@@ -36,7 +36,12 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
     names the paths of `folder`.
     """
     wanted = tuple(artifacts)
-    made = _make_folder(place or _choose(sum(artifact.size_bytes for artifact in wanted)))
+    if place is None:
+        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
+        size_bytes = sum(artifact.size_bytes for artifact in wanted)
+        place = choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
+    made = _make_folder(place)
     try:
         for artifact in wanted:
             _copy(artifact, folder / artifact.path, made / artifact.path)
@@ -57,14 +62,11 @@ def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path
     return on_disk
 
 
-def _choose(size_bytes: int) -> Path:
-    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
-    return choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
-
-
 def _make_folder(place: Path) -> Path:
-    _sweep(place)
+    for left in place.glob(f"{PREFIX}*"):  # copies of processes that were killed while they opened a model
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
     try:
         return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
     except OSError as error:
@@ -105,11 +107,3 @@ def _available_bytes() -> int:
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else 0
     return 0
-
-
-def _sweep(place: Path) -> None:
-    """Remove copies of processes that were killed while they opened a model."""
-    for left in place.glob(f"{PREFIX}*"):
-        pid = left.name.removeprefix(PREFIX).partition("-")[0]
-        if not Path("/proc", pid).exists():
-            shutil.rmtree(left, ignore_errors=True)

@@ -53,9 +53,10 @@ def check_references(variants: Iterable[Variant], folder: Path) -> None:
         for artifact in variant.artifacts:
             for path in references(folder, artifact.path):
                 if path not in listed:
-                    problem = f"{artifact.path} refers to {path}, which is not among the artifacts; add "
-                    table = f"variant {variant.name}"
-                    raise ConfigurationError(problem + _line(folder, path), file=str(folder), table=table)
+                    absent = read_artifact(folder, path)
+                    line = f'{{path = "{absent.path}", sha256 = "{absent.sha256}", bytes = {absent.size_bytes}}}'
+                    problem = f"{artifact.path} refers to {path}, which is not among the artifacts; add {line}"
+                    raise ConfigurationError(problem, file=str(folder), table=f"variant {variant.name}")
 
 
 def _locations(file: Path) -> tuple[str, ...]:
@@ -72,8 +73,3 @@ def _locations(file: Path) -> tuple[str, ...]:
         return facts.external
     weights = file.with_suffix(".bin")
     return (weights.name,) if file.suffix == ".xml" and weights.exists() else ()
-
-
-def _line(folder: Path, path: str) -> str:
-    artifact = read_artifact(folder, path)
-    return f'{{path = "{artifact.path}", sha256 = "{artifact.sha256}", bytes = {artifact.size_bytes}}}'

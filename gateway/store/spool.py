@@ -21,8 +21,9 @@ from pathlib import Path
 from gateway.store import spool_rows as rows
 from gateway.store.errors import DamagedError
 from gateway.store.settings import SpoolSettings
-from gateway.store.spool_file import SpoolFile, set_aside
+from gateway.store.spool_file import NAME, open_file
 from gateway.store.spool_rows import Gap, Priority, SpooledRecord, SpoolRecord, Usage
+from gateway.store.sqlite_file import SqliteFile, set_aside
 
 _DROPPED_AT_ONCE = 100
 _DROPPED = "record.id, source, seq, priority, bytes"
@@ -37,7 +38,7 @@ class Spool:
     `epoch` is that of this boot.
     """
 
-    def __init__(self, file: SpoolFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
+    def __init__(self, file: SqliteFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
         self._file, self._settings, self.epoch = file, settings, epoch
         self.renewed = renewed
         """Reason why the spool was replaced at this start, or ""."""
@@ -53,11 +54,11 @@ class Spool:
         """
         settings, renewed = settings or SpoolSettings(), ""
         try:
-            file = SpoolFile.open(folder, settings)
+            file = open_file(folder, settings)
         except DamagedError as error:
             renewed = error.problem
-            set_aside(folder)
-            file = SpoolFile.open(folder, settings)
+            set_aside(folder / NAME)
+            file = open_file(folder, settings)
         try:
             return cls(file, settings, _begun(file, boot, now, last_epoch, settings), renewed)
         except BaseException:  # raised again: the descriptor must not stay open
@@ -101,7 +102,9 @@ class Spool:
         key = (record.stream, self.epoch)
         found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
         if not found:
-            self._count_streams()
+            held = self._file.ask("SELECT count(*) AS n FROM source WHERE boot_epoch = ?", (self.epoch,))
+            if held[0]["n"] >= self._settings.streams_limit:
+                raise ValueError(f"a device has at most {self._settings.streams_limit} streams")
             self._file.do("INSERT INTO source (stream, boot_epoch, last) VALUES (?, ?, 0)", key)
             found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
         source, seq = found[0]["id"], found[0]["last"] + 1
@@ -109,11 +112,6 @@ class Spool:
         size = rows.OVERHEAD_BYTES + len(payload.encode())
         values = (source, seq, int(record.priority), rows.time_us(record.at), record.kind, payload, size)
         self._file.do(f"INSERT INTO record ({rows.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
-
-    def _count_streams(self) -> None:
-        held = self._file.ask("SELECT count(*) AS n FROM source WHERE boot_epoch = ?", (self.epoch,))
-        if held[0]["n"] >= self._settings.streams_limit:
-            raise ValueError(f"a device has at most {self._settings.streams_limit} streams")
 
     # ---- losses -----------------------------------------------------------------------------------------------------
     def _drop_old(self, now: datetime) -> int:
@@ -157,7 +155,7 @@ class Spool:
         Streams with the most important records come first. Each stream is in order, so that every acknowledged batch
         advances it.
         """
-        self._file.sync()
+        self._file.ask("PRAGMA wal_checkpoint(PASSIVE)")  # sync: no number is sent that could be assigned twice
         order = """SELECT source.*, coalesce(max(priority), -1) AS most FROM source
             LEFT JOIN record ON record.source = source.id
             GROUP BY source.id ORDER BY most DESC, boot_epoch, source.id"""
@@ -183,9 +181,14 @@ class Spool:
             if not found:
                 return 0
             source = found[0]["id"]
-            gone = self._file.count("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
-            gone += self._file.count("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
-            self._tidy()
+            gone = self._file.do("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
+            gone += self._file.do("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
+            # sources of earlier boots that have no entries left
+            self._file.do(
+                """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
+                AND id NOT IN (SELECT source FROM gap)""",
+                (self.epoch,),
+            )
         return gone
 
     def skip(self, stream: str, boot_epoch: int, first: int, last: int) -> None:
@@ -217,16 +220,8 @@ class Spool:
         ordered = sorted(entries, key=lambda entry: entry.seq)[:limit]
         return ordered[: rows.end_of_gaps(ordered, self._settings.gaps_at_once)]
 
-    def _tidy(self) -> None:
-        """Remove sources of earlier boots that have no entries left."""
-        self._file.do(
-            """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
-            AND id NOT IN (SELECT source FROM gap)""",
-            (self.epoch,),
-        )
 
-
-def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
+def _begun(file: SqliteFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
     """Return the epoch of this boot: greater than every earlier one, also than those of a lost spool."""
     query = "SELECT name, value FROM mark WHERE name IN (?, ?)"
     known = {row["name"]: row["value"] for row in file.ask(query, _MARKS)}
@@ -242,7 +237,7 @@ def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings:
     return epoch
 
 
-def _forget(file: SpoolFile, limit: int) -> None:
+def _forget(file: SqliteFile, limit: int) -> None:
     """Remove all boots with entries but the last `limit`; the number of their records is remembered."""
     boots = file.ask("SELECT DISTINCT boot_epoch FROM source ORDER BY boot_epoch DESC")[limit:]
     for (epoch,) in boots:

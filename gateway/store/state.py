@@ -110,19 +110,16 @@ class StateStore:
         self._connection.close()
 
     def _get(self, table: str, key: str, read: Callable[[Any], Kept]) -> Kept | None:
-        content = self._unwritten.get((table, key)) or self._row(table, key)
-        try:
-            return None if content is None else read(json.loads(content))
-        except (ValueError, TypeError, KeyError):  # damaged, or written by another version of this program
-            return None
-
-    def _row(self, table: str, key: str) -> str | None:
         query = f"SELECT content FROM {table} WHERE key = ?"  # noqa: S608  a name of this file
+        row: tuple[str] | None
         try:
-            row = self._connection.execute(query, (key,)).fetchone()
-        except sqlite3.DatabaseError:
+            if unwritten := self._unwritten.get((table, key)):
+                row = (unwritten,)
+            else:
+                row = self._connection.execute(query, (key,)).fetchone()
+            return None if row is None else read(json.loads(row[0]))
+        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError):  # damaged, or of another version
             return None
-        return row[0] if row else None
 
     def _put(self, table: str, key: str, content: object) -> None:
         self._unwritten.pop((table, key), None)

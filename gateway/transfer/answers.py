@@ -23,10 +23,6 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
-def _no_headers(_url: str) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class RequestRules:
     """Rules of a caller for its requests, and advice for people.
@@ -36,7 +32,7 @@ class RequestRules:
     `remedies`: by status. `tls_remedy`: for a certificate that is not trusted.
     """
 
-    headers: Callable[[str], Mapping[str, str]] = _no_headers
+    headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
     retried: frozenset[int] = frozenset()
     again: str = "try it again later"
     remedies: Mapping[int, str] = field(default_factory=dict)

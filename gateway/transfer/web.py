@@ -120,15 +120,12 @@ class WebSource:
                 failures += 1
                 pause_ns = backoff_ns(self._settings, failures, self._chance(), error.retry_after_s)
                 if failures >= self._settings.attempts or pause_ns >= patience.remaining_ns(self._now_ns()):
-                    raise self._given_up(url, error, failures, deadline_s) from error
+                    message = (
+                        f"{without_secrets(url)} could not be fetched: {error} "
+                        f"(failure {failures} in a row, within {deadline_s:g} s); {self._rules.again}"
+                    )
+                    raise FetchError(message, status=error.status, retry_after_s=error.retry_after_s) from error
                 self._pause(pause_ns / NS)
-
-    def _given_up(self, url: str, error: PassingError, failures: int, deadline_s: float) -> FetchError:
-        message = (
-            f"{without_secrets(url)} could not be fetched: {error} "
-            f"(failure {failures} in a row, within {deadline_s:g} s); {self._rules.again}"
-        )
-        return FetchError(message, status=error.status, retry_after_s=error.retry_after_s)
 
     def _document(self, url: str, limit_bytes: int, etag: str) -> SourceDocument:
         with self._answer(url, {"If-None-Match": etag} if etag else {}) as answer:
@@ -174,16 +171,13 @@ class WebSource:
                 raise unusable(url, answer, f"{size_bytes} bytes, more came")
             if kept:
                 receiver.append(kept)
-            self._rest_a_while(len(piece))
+            pause_ns = self._bucket.take(len(piece), self._now_ns())
+            if pause_ns and self._line.patience:
+                pause_ns = min(pause_ns, self._line.patience.remaining_ns(self._now_ns()))
+                self._pause(pause_ns / NS)
+                self._line.patience.paused(pause_ns)
             if receiver.offset == size_bytes:
                 return
-
-    def _rest_a_while(self, count_bytes: int) -> None:
-        pause_ns = self._bucket.take(count_bytes, self._now_ns())
-        if pause_ns and self._line.patience:
-            pause_ns = min(pause_ns, self._line.patience.remaining_ns(self._now_ns()))
-            self._pause(pause_ns / NS)
-            self._line.patience.paused(pause_ns)
 
     def _pieces(self, answer: Answer) -> Iterator[bytes]:
         while piece := answer.read1(self._settings.piece_bytes, decode_content=False):

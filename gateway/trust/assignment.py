@@ -28,7 +28,6 @@ def verify_assignment(
     now: datetime,
     last_version: int = 0,
     last_digest: str = "",
-    nonce: str = "",
     offline_validity_d: float | None = None,
     settings: TrustSettings = DEFAULTS,
 ) -> Assignment:
@@ -42,10 +41,9 @@ def verify_assignment(
     a version of its own. Two documents of one version mean that two signers use this key; then the device's assignment
     would depend on which document came first.
 
-    `now` is the reference time (`clock.reference_time`). If a `nonce` was sent because no time is trusted, pass the
-    least possible time (`clock.least_time`): a reply that repeats the nonce is fresh. A nonce in the document that was
-    not sent is ignored: an accepted document that is verified again has one. `offline_validity_d`: days after its
-    expiry for which the document is still accepted (from a medium); None: it is not accepted.
+    `now` is the reference time (`clock.reference_time`), or the least possible time (`clock.least_time`) if a nonce was
+    sent because no time is trusted. The caller checks that nonce. `offline_validity_d`: days after its expiry for which
+    the document is still accepted (from a medium); None: it is not accepted.
 
     A time of issue in the future is no reason to refuse: this device's clock may be wrong.
     """
@@ -55,8 +53,6 @@ def verify_assignment(
     assignment = read_assignment(metadata.signed, where, settings)
     if assignment.device != device:
         raise Distrust(Reason.OTHER_DEVICE, where, f"it is addressed to {assignment.device}")
-    if nonce and assignment.nonce != nonce:
-        raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat the nonce that this device sent")
     _check_version(content, assignment, last_version, last_digest, where)
     _check_time(assignment, now, timedelta(days=offline_validity_d or 0.0), where, settings)
     return assignment

@@ -25,7 +25,7 @@ from gateway.trust.signatures import signers
 from gateway.trust.targets import ROOT, TARGETS, check_content, check_release, check_settings, delegates
 
 if TYPE_CHECKING:
-    from tuf.api.metadata import Metadata, Root, TargetFile, Targets
+    from tuf.api.metadata import Metadata, Root, Targets
 
     T = TypeVar("T", Root, Targets)
 
@@ -33,36 +33,11 @@ Blob = Callable[[str], bytes]
 """Function from a blob's SHA-256 (hex, already checked) to its content. The caller handles its errors (OSError)."""
 
 
-def verify_activation(
-    activation: Activation, pinned: bytes, roots: Sequence[bytes], blob: Blob, settings: TrustSettings = DEFAULTS
-) -> SignedRelease:
-    """Return the release that its owner signed, or raise Distrust.
-
-    The caller checks the manifest and the artifacts by the release's digests. `pinned`: the root that this device was
-    given. `roots`: those that followed, oldest first.
-    """
-    return Chain(pinned, roots, blob, settings).activation(activation)
-
-
-def verify_file(
-    target: Target,
-    evidence: Sequence[str],
-    root_version: int,
-    *,
-    pinned: bytes,
-    roots: Sequence[bytes],
-    blob: Blob,
-    settings: TrustSettings = DEFAULTS,
-) -> bytes:
-    """Return the content of an installed profile or policy, signed by the role that its path is delegated to.
-
-    Raise Distrust.
-    """
-    return Chain(pinned, roots, blob, settings).file(target, evidence, root_version)
-
-
 class Chain:
-    """`verify_activation` and `verify_file` for many items of one device.
+    """Chain of trust of one device: what its owners signed, from the pinned root on.
+
+    `pinned`: the root that this device was given. `roots`: those that followed, oldest first. The caller checks the
+    manifest and the artifacts of a verified release by their digests.
 
     Pass items with the same evidence one after the other. A device has as many releases as slots, and a few documents
     of megabytes each prove all of them. Such documents are read and verified once. At most one chain of evidence is in
@@ -115,14 +90,12 @@ class Chain:
         key: tuple[int | str, ...] = (root_version, *evidence)
         if self._proof is None or self._proof.key != key:
             self._proof = None  # free its memory before the next one is read
-            root = self._root(root_version)
-            self._proof = Proof(key, root, f"the evidence for {path}", self._blob, self._settings)
+            if root_version not in self._trusted:
+                root = trusted_root(self._pinned, self._roots, root_version, self._settings)
+                self._trusted[root_version] = root
+            where = f"the evidence for {path}"
+            self._proof = Proof(key, self._trusted[root_version], where, self._blob, self._settings)
         return self._proof.vouched(path)
-
-    def _root(self, version: int) -> Root:
-        if version not in self._trusted:
-            self._trusted[version] = trusted_root(self._pinned, self._roots, version, self._settings)
-        return self._trusted[version]
 
 
 class Proof:
@@ -152,7 +125,10 @@ class Proof:
         file = self._documents[-1].signed.targets.get(path)
         if file is None:
             raise Distrust(Reason.UNSIGNED, where, "the last of its documents does not name it")
-        return _target(path, file, where)
+        digest = file.hashes.get("sha256", "")
+        if not DIGEST_PATTERN.fullmatch(digest) or type(file.length) is not int:
+            raise Distrust(Reason.DAMAGED, where, "it is signed without SHA-256 or size")
+        return Target(path, file.length, digest)
 
     def _check_delegated(self, place: int, path: str, where: str) -> None:
         """Raise Distrust unless a role that may sign `path` signed the document at `place`.
@@ -221,13 +197,6 @@ def _read_root(content: bytes, where: str, settings: TrustSettings) -> Metadata[
     from tuf.api.metadata import Root
 
     return read_metadata(content, Root, where, settings.metadata_limit_bytes, settings)
-
-
-def _target(path: str, file: TargetFile, where: str) -> Target:
-    digest = file.hashes.get("sha256", "")
-    if not DIGEST_PATTERN.fullmatch(digest) or type(file.length) is not int:
-        raise Distrust(Reason.DAMAGED, where, "it is signed without SHA-256 or size")
-    return Target(path, file.length, digest)
 
 
 def _read_targets(digest: str, blob: Blob, where: str, settings: TrustSettings) -> Metadata[Targets]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gateway.trust.distrust import Distrust, Reason
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import Key
     from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 
     Signed = Metadata[Root] | Metadata[Targets] | Metadata[Snapshot] | Metadata[Timestamp]
@@ -31,13 +30,9 @@ def signers(
         result = delegator.get_verification_result(role, signed, metadata.signatures)
     except ValueError:
         raise Distrust(reason, where, f"no key is named to sign for the role {role!r:.150}") from None
-    persons = {_public(key) for key in result.signed.values()}
+    # one key under two ids is one signer: TUF's threshold is of keys, tuf counts ids
+    persons = {"".join(str(key.keyval.get("public", key.keyid)).split()) for key in result.signed.values()}
     if len(persons) < result.threshold:
         counted = f"{len(persons)} of the {result.threshold} signatures that the role {role} needs"
         raise Distrust(reason, where, f"it carries {counted}")
     return frozenset(result.signed)
-
-
-def _public(key: Key) -> str:
-    """Return the public key. One key under two ids is one signer: TUF's threshold is of keys, tuf counts ids."""
-    return "".join(str(key.keyval.get("public", key.keyid)).split())

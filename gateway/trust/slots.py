@@ -6,7 +6,7 @@ owner's model under the name of an occupied slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from gateway.domain.audio import PCM_FORMATS, AudioPreprocess
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
@@ -122,10 +122,6 @@ def _lost_output(before: ModelManifest, after: ModelManifest) -> str:
 
 def _accepts(wide: TensorSpec, narrow: TensorSpec) -> bool:
     """Return True if each value that fits `narrow` fits `wide`."""
-    same = (wide.datatype, wide.layout) == (narrow.datatype, narrow.layout)
-    return same and _covers(wide.shape, narrow.shape)
-
-
-def _covers(wide: Sequence[int], narrow: Sequence[int]) -> bool:
-    pairs = zip(wide, narrow, strict=False)
-    return len(wide) == len(narrow) and all(size in {-1, other} for size, other in pairs)
+    if (wide.datatype, wide.layout) != (narrow.datatype, narrow.layout) or len(wide.shape) != len(narrow.shape):
+        return False
+    return all(size in {-1, other} for size, other in zip(wide.shape, narrow.shape, strict=True))

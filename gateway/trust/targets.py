@@ -73,7 +73,10 @@ def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
     floors = [persisted] if persisted else []
     for path, file in role.targets.items():
         if path.startswith(release_prefix(owner, model)) and isinstance(file.custom, dict) and "floor" in file.custom:
-            floors.append(_floor(file.custom["floor"], path))
+            value = file.custom["floor"]
+            if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
+                raise Distrust(Reason.DAMAGED, f"the target {path}", f"its floor is {value!r:.80}, not a version")
+            floors.append(value)
     return max(floors, key=version_order, default="")
 
 
@@ -153,6 +156,8 @@ def check_hardware(release: SignedRelease, eligible: Collection[str]) -> None:
 def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[tuple[str, ...], TargetFile] | None:
     """Return the roles from the top to the one that signs `path`, and its target; None if no role does.
 
+    The metadata of these roles, in this order, prove the target: `Activation.evidence`.
+
     The search is TUF's (5.6.7): in order of delegation, depth first, up to a terminating delegation. The top-level
     targets role only delegates: a target that it signs itself has no owner and does not count.
     """
@@ -172,17 +177,6 @@ def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tu
     return None
 
 
-def evidence_roles(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[str, ...]:
-    """Return the roles whose metadata, in this order, prove a target: `Activation.evidence`.
-
-    Raise Distrust (UNSIGNED).
-    """
-    found = find_target(path, role, settings)
-    if found is None:
-        raise Distrust(Reason.UNSIGNED, f"the target {path}", "no role that may sign it has done so")
-    return found[0]
-
-
 def delegates(targets: Targets, path: str) -> tuple[list[str], bool]:
     """Return roles that may sign `path`, in order, up to the first terminating one, and whether there is one."""
     names = []
@@ -200,9 +194,3 @@ def check_floor(path: str, floor: Floor) -> None:
     if least and version_order(release.version) < version_order(least):
         shown = f"its owner allows {least} and newer versions"
         raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", shown)
-
-
-def _floor(value: object, path: str) -> str:
-    if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
-        raise Distrust(Reason.DAMAGED, f"the target {path}", f"its floor is {value!r:.80}, not a version")
-    return value

@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.domain.manifest import Artifact
 from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
-from gateway.store.materialised import materialise, remove
+from gateway.store.materialised import materialise, sweep
 from gateway.store.settings import StoreSettings
 from tests.simulators.store_update import CONTENTS, VARIANT, digest, release
 
@@ -64,7 +64,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
     for name, act in work.items():
         act()
         claim(name)
-    remove(folder / "releases", digest("3"))
+    sweep(folder / "releases", frozenset())
     claim("remove")
     materialise(digest("3"), release("3"), [VARIANT], blobs, folder / "releases")
     claim("materialise")

@@ -25,7 +25,7 @@ from tuf.ngclient.config import EnvelopeType
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment, Target
 from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
-from gateway.trust.chain import verify_activation
+from gateway.trust.chain import Chain
 from gateway.trust.distrust import Distrust
 from gateway.trust.floors import ASSIGNMENT, RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
 from gateway.trust.signatures import signers
@@ -34,7 +34,6 @@ from gateway.trust.targets import (
     check_offer,
     check_release,
     check_target,
-    evidence_roles,
     find_target,
     floor_of,
 )
@@ -65,11 +64,11 @@ class TrustingDevice:
     last: bytes = b""
     accepted: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
 
-    def sync(self, fetch: Fetch, now: datetime, nonce: str = "") -> Assignment:
+    def sync(self, fetch: Fetch, now: datetime) -> Assignment:
         """Verify everything, then install it. Raise one of REFUSALS and change nothing but the roots."""
         run = Sync(self, fetch, now)
         run.refresh()
-        assignment = run.assignment(nonce)
+        assignment = run.assignment()
         for target in assignment.slots.values():
             check_offer(target, run.lookup(target.path), run.floor)
         for target in assignment.files:
@@ -85,7 +84,7 @@ class TrustingDevice:
     def boot(self) -> None:
         """Verify every committed release from the disk only, as the daemon does. Raise Distrust."""
         for activation in self.slots.values():
-            release = verify_activation(activation, self.pinned, self.roots, self.blobs.__getitem__)
+            release = Chain(self.pinned, self.roots, self.blobs.__getitem__).activation(activation)
             for artifact in release.files(activation.variants):
                 assert _digest(self.blobs[artifact.sha256]) == artifact.sha256
 
@@ -112,7 +111,7 @@ class Sync:
         version = trusted.snapshot.meta["targets.json"].version
         self._take("targets", f"metadata/{version}.targets.json", trusted.update_targets)
 
-    def assignment(self, nonce: str) -> Assignment:
+    def assignment(self) -> Assignment:
         """Return the device's assignment. Its targets are not looked up yet."""
         name, director = self.device.name, self._trusted.targets
         content, keys = self.fetch(f"assignments/{name}.json"), keys_of(director, DIRECTOR)
@@ -123,7 +122,6 @@ class Sync:
             now=self.now,
             last_version=role_floor(ASSIGNMENT, keys, self.device.floors),
             last_digest=_digest(self.device.last),
-            nonce=nonce,
         )
         self._seen(ASSIGNMENT, assignment.version, keys, read_signers(content, director, name))
         self.contents[ASSIGNMENT] = content
@@ -148,7 +146,9 @@ class Sync:
         release = check_release(document, target)
         fitting = [v.name for v in release.variants if set(v.accelerators) & set(self.device.accelerators)]
         check_hardware(release, fitting)
-        evidence = [self.contents[role] for role in evidence_roles(target.path, self._role)]
+        signed = find_target(target.path, self._role)
+        assert signed
+        evidence = [self.contents[role] for role in signed[0]]
         artifacts = [self._blob(artifact.sha256) for artifact in release.files(fitting)]
         self.blobs |= {_digest(content): content for content in (document, *evidence, *artifacts)}
         digests, root = tuple(map(_digest, evidence)), self._trusted.root.version

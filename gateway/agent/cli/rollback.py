@@ -7,8 +7,7 @@ import argparse
 from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.control import DaemonClient
 from gateway.agent.state.storage import opened
-from gateway.agent.update.committing import tell
-from gateway.agent.update.rollback import roll_back
+from gateway.agent.update.committing import roll_back, tell
 from gateway.domain.errors import UnreachableError
 from gateway.terminal.tables import print_json
 

@@ -27,15 +27,17 @@ def show(standing: StatusInput, *, as_json: bool) -> str:
         print_json(told_of)
     else:
         print(f"{told_of['device']}: {told_of['state']}: {told_of['why']}")
-        _print_slots(told_of["slots"])
-        _print_history(told_of["history"])
+        if told_of["slots"]:
+            print()
+            print_table(("model", "assigned", "committed", "variant", "update"), map(_row, told_of["slots"].items()))
+        if told_of["history"]:
+            print()
+            rows = [
+                (e["changed"][:19], e["slot"], e["version"], e["step"], (e["failure"] or {}).get("reason", ""))
+                for e in told_of["history"]
+            ]
+            print_table(("ended (UTC)", "model", "version", "how", "why"), rows)
     return str(told_of["state"])
-
-
-def _print_slots(slots: dict[str, dict[str, Any]]) -> None:
-    if slots:
-        print()
-        print_table(("model", "assigned", "committed", "variant", "update"), map(_row, slots.items()))
 
 
 def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
@@ -48,13 +50,3 @@ def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
         ", ".join(committed.get("variants", ())),
         f"{update['version']}: {update['step']}" if update else "",
     )
-
-
-def _print_history(history: list[dict[str, Any]]) -> None:
-    if not history:
-        return
-    print()
-    rows = [
-        (e["changed"][:19], e["slot"], e["version"], e["step"], (e["failure"] or {}).get("reason", "")) for e in history
-    ]
-    print_table(("ended (UTC)", "model", "version", "how", "why"), rows)

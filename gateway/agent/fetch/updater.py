@@ -77,7 +77,8 @@ class DurableUpdater(Updater):
     ) -> None:
         self._folder, self._now, self.floors = folder, now, dict(floors or {})
         self._raw: dict[str, bytes] = {}
-        self._values_left = (settings or RepositorySettings()).values_limit
+        bounds = settings or RepositorySettings()
+        self._values_left = bounds.values_limit
         self._parents: dict[str, str] = {}
         self._loaded_for: dict[str, str] = {}
         self._chain_followed = False
@@ -89,7 +90,14 @@ class DurableUpdater(Updater):
             metadata_path,
             target_base_url=targets_path,
             fetcher=SourceFetcher(source),
-            config=_updater_config(settings or RepositorySettings()),
+            config=UpdaterConfig(
+                max_root_rotations=bounds.root_rotations,
+                max_delegations=bounds.delegations,
+                root_max_length=bounds.root_limit_bytes,
+                timestamp_max_length=bounds.timestamp_limit_bytes,
+                snapshot_max_length=bounds.snapshot_limit_bytes,
+                targets_max_length=bounds.targets_limit_bytes,
+            ),
             bootstrap=pinned_root,
         )
         self._trusted_set.reference_time = now - grace
@@ -135,7 +143,10 @@ class DurableUpdater(Updater):
         risen: dict[str, int] = {}
         for role, signed in self._loaded().items():
             if role_floor(role, self._keys(role), self.floors) < signed.version:
-                risen |= raised_floors(role, signed.version, self._signers(role), self.floors)
+                voucher = _voucher(role)
+                file = self._folder / "root_history" / f"{self.root.version}.root.json"
+                raw = Metadata.from_bytes(self._raw.get(voucher) or file.read_bytes())
+                risen |= raised_floors(role, signed.version, signers(self.root, voucher, raw, voucher), self.floors)
         return risen
 
     def expiries(self) -> dict[str, datetime]:
@@ -147,12 +158,7 @@ class DurableUpdater(Updater):
 
     def _keys(self, role: str) -> RoleKeys:
         """Return the keys that decide which version of a role is current (gateway/trust/floors.py)."""
-        return keys_of(self.root, role if role in ONLINE | {Root.type} else Snapshot.type)
-
-    def _signers(self, role: str) -> frozenset[str]:
-        voucher = role if role in ONLINE | {Root.type} else Snapshot.type
-        raw = self._raw.get(voucher) or self._root_file(self.root.version).read_bytes()
-        return signers(self.root, voucher, Metadata.from_bytes(raw), voucher)
+        return keys_of(self.root, _voucher(role))
 
     def _check(self, role: str) -> None:
         """Check floors and expiry beyond tuf's checks, before metadata is kept and again when it is read back."""
@@ -218,26 +224,14 @@ class DurableUpdater(Updater):
         """Point root.json to root_history/N.root.json, never back to the pinned root, with which a refresh begins."""
         link = self._folder / "root.json"
         current = f"root_history/{self.root.version}.root.json"
-        if os.path.lexists(link) and (not self._chain_followed or _link(link) == current):
+        leads_to = str(link.readlink()) if link.is_symlink() else ""
+        if os.path.lexists(link) and (not self._chain_followed or leads_to == current):
             return
         staged = durable.temporary(self._folder)
         staged.symlink_to(current)
         durable.rename(staged, link)
 
-    def _root_file(self, version: int) -> Path:
-        return self._folder / "root_history" / f"{version}.root.json"
 
-
-def _updater_config(settings: RepositorySettings) -> UpdaterConfig:
-    return UpdaterConfig(
-        max_root_rotations=settings.root_rotations,
-        max_delegations=settings.delegations,
-        root_max_length=settings.root_limit_bytes,
-        timestamp_max_length=settings.timestamp_limit_bytes,
-        snapshot_max_length=settings.snapshot_limit_bytes,
-        targets_max_length=settings.targets_limit_bytes,
-    )
-
-
-def _link(link: Path) -> str:
-    return str(link.readlink()) if link.is_symlink() else ""
+def _voucher(role: str) -> str:
+    """Return the role whose signature states the version of `role`: snapshot for targets and what it delegates."""
+    return role if role in ONLINE | {Root.type} else Snapshot.type

@@ -23,7 +23,7 @@ from gateway.agent.fetch.certificate import with_certificate
 from gateway.agent.fetch.wake_packets import PINGREQ, PacketKind, Reader, WireError, connect, subscribe
 from gateway.agent.signals import Alarm
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.retry import longest_pause_s
+from gateway.domain.retry import pause_s
 from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.text import read_text
 from gateway.transfer.tls import tls_context
@@ -63,7 +63,9 @@ class Wake:
 
     def close(self) -> None:
         """Disconnect from the broker."""
-        self._hang_up()
+        if self._line is not None:
+            self._line.socket.close()
+            self._line = None
 
     def sleep(self, pause_s: float, *, heeds_hints: bool = True) -> bool:
         """Sleep for `pause_s` or until a hint or the alarm. Return True if a hint ended the sleep."""
@@ -120,20 +122,14 @@ class Wake:
 
         The pause has full jitter, and so has the first one: all devices lose a broker at the same time.
         """
-        self._hang_up()
-        settings = self._settings
-        longest_s = longest_pause_s(self._failures + 1, settings.retry_s, settings.retry_limit_s)
+        self.close()
         self._failures += 1
-        self._next_try_s = self._monotonic() + self._chance() * longest_s
+        wait_s = pause_s(self._failures, self._settings.retry_s, self._settings.retry_limit_s, self._chance())
+        self._next_try_s = self._monotonic() + wait_s
         if not self._logs:  # only now: the sleeping parent logs nothing else and is smaller without it
             configure_logging(self._config.log)
             self._logs = True
         get_logger("wake").warning(events.BROKER_CONNECTION_FAILED, broker=self._host, problem=problem)
-
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.socket.close()
-            self._line = None
 
 
 class _Line:

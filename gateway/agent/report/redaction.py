@@ -47,12 +47,13 @@ def value_without_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
-        return {without_secrets(key): _named(key, inner) for key, inner in value.items()}
+        return {
+            without_secrets(key): WITHHELD
+            if isinstance(inner, str) and _KEY.search(key)
+            else value_without_secrets(inner)
+            for key, inner in value.items()
+        }
     return [value_without_secrets(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _named(key: str, inner: Any) -> Any:
-    return WITHHELD if isinstance(inner, str) and _KEY.search(key) else value_without_secrets(inner)
 
 
 def _without_opaque(found: re.Match[str]) -> str:

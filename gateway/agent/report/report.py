@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from gateway.agent.report.hardware import hardware
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.policy import read_holds
 from gateway.agent.state.polled import OUT_OF_REACH, POLLED, SUSPENDED, WAITING
@@ -15,13 +18,21 @@ from gateway.agent.state.slot_state import FACTS, SlotState, read_state
 from gateway.agent.state.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
-from gateway.domain.update import REPORTED, Failure
+from gateway.domain.update import REPORTED
 from gateway.store.active import Active
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Accepted, Update
 
 LINK = "link"
 """Name of the fact: result of the last report to the controller."""
+BOARD_SERIAL = "sys/firmware/devicetree/base/serial-number"
+PRODUCT_UUID, UUID_VARIABLE = "sys/class/dmi/id/product_uuid", "PRODUCT_UUID"
+"""Sources of the UUID. Only root may read the file; the service's unit sets the variable."""
+PLACEHOLDER = "03000200-0400-0500-0006-000700080009"
+"""UUID of boards whose maker set none. Others repeat one or two characters."""
+PLACEHOLDER_CHARACTERS = 2
+ADAPTERS_LIMIT = 8
+DIGEST_CHARACTERS = 16
 HISTORY = 20
 """Finished updates in the document."""
 IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
@@ -75,7 +86,7 @@ def read_standing(storage: Storage, identity: DeviceIdentity) -> StatusInput:
         tuple(finished),
         json.loads(journal.fact(POLLED) or "{}"),
         json.loads(journal.fact(WAITING) or "{}"),
-        {**_rejected(journal, accepted.assignment), **_not_again(accepted.assignment, reserved)} if accepted else {},
+        _rejected(journal, accepted.assignment, reserved) if accepted else {},
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
         read_holds(journal),
@@ -94,26 +105,22 @@ def _with_reserved(active: Active, states: Iterable[SlotState]) -> Active:
     return replace(active, slots=slots)
 
 
-def _not_again(assignment: Assignment, states: Iterable[SlotState]) -> dict[str, str]:
-    """Return, by reserved slot, why an assigned release is not tried again."""
-    return {one.slot: one.reason for one in states if one.reason and _is_excluded(one, assignment)}
-
-
-def _is_excluded(state: SlotState, assignment: Assignment) -> bool:
-    assigned, tried = assignment.slots.get(state.slot), state.tried
-    return bool(assigned and tried and tried.excludes(assigned.sha256, assignment.attempt(state.slot)))
-
-
 def document(standing: StatusInput) -> dict[str, Any]:
     """Return the document of `edge-agent status --json`; gateway/agent/README.md documents its keys."""
     accepted = standing.accepted.assignment if standing.accepted else None
+    slots = {*standing.active.slots, *(one.slot for one in standing.updates), *(accepted.slots if accepted else ())}
     state, why = judged(standing)
     return {
         "device": standing.identity.device,
         "state": state,
         "why": why,
-        "assignment": _assignment(accepted),
-        "slots": {slot: _slot(slot, standing) for slot in _slots(standing, accepted)},
+        "assignment": accepted
+        and {
+            "version": accepted.version,
+            "issued": accepted.issued.isoformat(),
+            "expires": accepted.expires.isoformat(),
+        },
+        "slots": {slot: _slot(slot, standing) for slot in sorted(slots)},
         "files": [file.target.path for file in standing.active.files],
         "last_poll": dict(standing.polled) or None,
         "controller": dict(standing.link) or None,
@@ -146,7 +153,8 @@ def judged(standing: StatusInput) -> tuple[str, str]:
 
 
 def _compared(standing: StatusInput, assignment: Assignment) -> tuple[str, str]:
-    behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
+    runs = {slot: activation.release for slot, activation in standing.active.slots.items()}
+    behind = [slot for slot, target in assignment.slots.items() if runs.get(slot) != target.sha256]
     if not behind:
         return _unassigned(standing, assignment) or (IN_STEP, "everything that is assigned is committed")
     reason = standing.rejected.get(behind[0])
@@ -163,20 +171,14 @@ def _unassigned(standing: StatusInput, assignment: Assignment) -> tuple[str, str
     return UNASSIGNED, f"{kept} runs {target}, which is not assigned any more; {goes_on}"
 
 
-def _committed(standing: StatusInput, slot: str) -> str:
-    activation = standing.active.slots.get(slot)
-    return activation.release if activation else ""
-
-
-def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
-    """Return why assigned releases are not tried again, by slot."""
+def _rejected(journal: Journal, assignment: Assignment, states: Iterable[SlotState]) -> dict[str, str]:
+    """Return why assigned releases are not tried again, by slot. `states`: those of the reserved slots."""
     reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.models.items()}
+    for one in states:
+        assigned, tried = assignment.slots.get(one.slot), one.tried
+        if assigned and tried and tried.excludes(assigned.sha256, assignment.attempt(one.slot)):
+            reasons[one.slot] = one.reason
     return {slot: reason for slot, reason in reasons.items() if reason}
-
-
-def _slots(standing: StatusInput, assignment: Assignment | None) -> list[str]:
-    under_way = {update.slot for update in standing.updates}
-    return sorted({*standing.active.slots, *under_way, *(assignment.slots if assignment else ())})
 
 
 def _slot(slot: str, standing: StatusInput) -> dict[str, Any]:
@@ -217,19 +219,40 @@ def _update(update: Update) -> dict[str, Any]:
         "attempt": update.attempt,
         "began": update.started_at.isoformat(),
         "changed": update.changed_at.isoformat(),
-        "failure": _failure(failure) if failure else None,
+        "failure": failure
+        and {"step": failure.step.value, "reason": failure.reason, "evidence": dict(failure.evidence)},
     }
 
 
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {"step": failure.step.value, "reason": failure.reason, "evidence": dict(failure.evidence)}
+# ---- what a copy of this device's storage does not carry -----------------------------------------------------------
+def hardware(root: Path = Path("/")) -> dict[str, list[str]]:
+    """Return digests by fact, `serial`, `uuid` and `macs`, without the facts that are unknown.
 
-
-def _assignment(assignment: Assignment | None) -> dict[str, Any] | None:
-    if assignment is None:
-        return None
+    Left out: placeholders, addresses that software set or drew, and USB adapters, which may move to another device.
+    """
+    uuid = os.environ.get(UUID_VARIABLE) or _text(root / PRODUCT_UUID)
+    facts = {"serial": [_text(root / BOARD_SERIAL)], "uuid": [uuid.lower()]}
+    facts["macs"] = sorted(map(_permanent, (root / "sys/class/net").glob("*/device")))[-ADAPTERS_LIMIT:]
+    known = {name: [text for text in texts if _is_known(text)] for name, texts in facts.items()}
     return {
-        "version": assignment.version,
-        "issued": assignment.issued.isoformat(),
-        "expires": assignment.expires.isoformat(),
+        name: [hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS] for text in texts]
+        for name, texts in known.items()
+        if texts
     }
+
+
+def _permanent(device: Path) -> str:
+    """Return the address that the maker gave an Ethernet adapter, or ""."""
+    adapter = device.parent
+    fixed = (_text(adapter / "type"), _text(adapter / "addr_assign_type")) == ("1", "0")
+    return _text(adapter / "address") if fixed and "/usb" not in os.path.realpath(device) else ""
+
+
+def _is_known(text: str) -> bool:
+    return text != PLACEHOLDER and len(set(text) - set("-:")) > PLACEHOLDER_CHARACTERS
+
+
+def _text(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_bytes().decode("ascii", "replace").strip("\0 \n")
+    return ""

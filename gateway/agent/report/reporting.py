@@ -35,7 +35,8 @@ from gateway.domain.retry import longest_pause_s
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError, StoreError
 from gateway.store.spool import Spool
-from gateway.store.spool_file import NAME, set_aside
+from gateway.store.spool_file import NAME
+from gateway.store.sqlite_file import set_aside
 from gateway.transfer.connection import ConnectionPool
 from gateway.transfer.source import FetchError
 
@@ -109,7 +110,7 @@ def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connecti
         except DamagedError as error:
             if Path(error.file).name == NAME:
                 spool.close()
-                set_aside(folder)
+                set_aside(folder / NAME)
             raise
         finally:
             spool.close()

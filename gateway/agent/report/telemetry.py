@@ -25,6 +25,8 @@ from gateway.store.spool_rows import Priority, SpoolRecord, Usage
 Document = dict[str, Any]
 SMALL = ("slot", "state", "target", "version", "release", "model", "key")
 """Keys that remain of a document that is larger than a record may be."""
+SERVED = ("version", "variant", "accelerator", "state", "signed", "weight")
+"""Keys of a served version in the state of a slot."""
 GONE = "gone"
 """State of a slot that was reported before, has no assignment and serves nothing."""
 
@@ -76,11 +78,8 @@ def telling(
     return Telling(fitting, {"told": told, "ended": json.dumps(keys), "poll": reason})
 
 
-MARKS = ("told", "cursor", "poll", "ended")
-"""`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of updates that were told.
-
-`cursor`: key of the newest update, as older agents keep it in place of `ended`.
-"""
+MARKS = ("told", "poll", "ended")
+"""`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of updates told before."""
 
 
 def event(kind: str, now: datetime, **said: Any) -> SpoolRecord:
@@ -106,21 +105,16 @@ def _ended(
     named = [
         {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
     ]
-    keys = [digest(_key(entry)) for entry in named]
-    known, cursor = json.loads(marks.get("ended") or "[]"), marks.get("cursor")
-    if cursor and not marks.get("ended"):
-        known = keys[keys.index(cursor) :] if cursor in keys else keys
+    # an attempt of 0 is left out
+    parts = ("slot", "release", "began", "changed", "attempt")
+    keys = [digest([entry[name] for name in parts if entry[name] != 0]) for entry in named]
+    known = json.loads(marks.get("ended") or "[]")
     told = [
         SpoolRecord("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
         for key, entry in zip(keys, named, strict=True)
         if key not in known
     ]
     return told[::-1], keys
-
-
-def _key(entry: Document) -> list[Any]:
-    """Return the identity of an update. An attempt of 0 is left out, so that keys from older agents stay the same."""
-    return [entry[name] for name in ("slot", "release", "began", "changed", "attempt") if entry[name] != 0]
 
 
 def _polled(observed: ReportInput, before: str | None, now: datetime) -> tuple[list[SpoolRecord], str]:
@@ -172,7 +166,7 @@ def _slot_document(slot: str, told: Document, observed: ReportInput) -> Document
         "attempt": accepted.assignment.attempt(slot) if accepted else 0,
         **{key: told[key] for key in ("committed", "previous", "waits_for", "rejected", "held")},
         "step": told["update"]["step"] if told["update"] else None,
-        "serving": [_served(model) for model in models if model.get("model") == slot],
+        "serving": [{key: model.get(key) for key in SERVED} for model in models if model.get("model") == slot],
     }
 
 
@@ -187,11 +181,6 @@ def _state(slot: str, told: Document, standing: StatusInput) -> str:
         return "pending"
     committed = told["committed"]
     return "committed" if committed and assigned and committed["release"] == assigned.sha256 else "offered"
-
-
-def _served(model: Document) -> Document:
-    keys = ("version", "variant", "accelerator", "state", "signed", "weight")
-    return {key: model.get(key) for key in keys}
 
 
 def _device_document(told: Document, observed: ReportInput) -> Document:

@@ -76,7 +76,11 @@ class FirstSeen:
             for key, sight in self._known.items()
             if key in wanted or key.startswith(f"{INSTALL} ")
         }
-        return json.dumps({key: _entry(sight) for key, sight in list(kept.items())[-SIGHTS_LIMIT:]})
+        entries = {
+            key: (sight.at.isoformat(), sight.trusted, sight.left.isoformat() if sight.left else None)
+            for key, sight in list(kept.items())[-SIGHTS_LIMIT:]
+        }
+        return json.dumps(entries)
 
     def _unwanted(self, sight: Sight) -> Sight:
         if sight.left is not None:
@@ -100,19 +104,12 @@ def _key(change: str, slot: str, release: str) -> str:
     return f"{change} {slot} {release}"
 
 
-def _entry(sight: Sight) -> tuple[str, bool, str | None]:
-    return sight.at.isoformat(), sight.trusted, sight.left.isoformat() if sight.left else None
-
-
 def _read(text: str, now: datetime) -> dict[str, Sight]:
     try:
-        found = {key: _sight(*entry) for key, entry in json.loads(text).items()}
+        found = {
+            key: Sight(datetime.fromisoformat(at), bool(trusted), datetime.fromisoformat(left) if left else None)
+            for key, (at, trusted, left) in json.loads(text).items()
+        }
         return {key: sight for key, sight in found.items() if lasts(sight, now)}
     except (ValueError, TypeError, AttributeError):
         return {}
-
-
-def _sight(at: str, trusted: object, *left: str | None) -> Sight:
-    """Return an entry. Old entries have no `left`: how long their change was assigned is not known."""
-    since = left[0] if left else at
-    return Sight(datetime.fromisoformat(at), bool(trusted), datetime.fromisoformat(since) if since else None)

@@ -75,18 +75,13 @@ def hold(
     bounding = policies or ({DEFAULT: Policy()} if change == WITHDRAW else {})
     found = []
     for path, policy in bounding.items():
-        turn = _earliest(replace(policy, blackouts=blackouts), who, change, release, times)
+        combined, (device, profile) = replace(policy, blackouts=blackouts), who
+        if change == WITHDRAW:
+            turn = earliest_removal(combined, device, release, times[0], profile)
+        else:
+            turn = earliest(combined, device, release, *times, profile)
         found.append(_hold(policy, path, change, turn, now))
     return max((one for one in found if one), key=lambda one: one.until or now, default=None)
-
-
-def _earliest(
-    policy: Policy, who: tuple[str, str], change: str, release: str, times: tuple[datetime, datetime]
-) -> datetime:
-    device, profile = who
-    if change == WITHDRAW:
-        return earliest_removal(policy, device, release, times[0], profile)
-    return earliest(policy, device, release, *times, profile)
 
 
 def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime) -> Hold | None:
@@ -141,7 +136,10 @@ class Pacing:
 
         `assigned`: targets by slot.
         """
-        held = {slot: _document(one) for slot, one in self._held.items()}
+        held = {
+            slot: {"change": one.change, "until": one.until and one.until.isoformat(), "why": one.why}
+            for slot, one in self._held.items()
+        }
         facts = {SIGHTS: self._first_seen.text(assigned), HELD: json.dumps(held)}
         journal = self._storage.journal
         changed = {name: value for name, value in facts.items() if journal.fact(name) != value}
@@ -205,7 +203,3 @@ def read_holds(journal: Journal) -> dict[str, dict[str, Any]]:
     """Return the held changes by slot: `change`, `until`, `why`."""
     found: dict[str, dict[str, Any]] = json.loads(journal.fact(HELD) or "{}")
     return found
-
-
-def _document(one: Hold) -> dict[str, Any]:
-    return {"change": one.change, "until": one.until.isoformat() if one.until else None, "why": one.why}

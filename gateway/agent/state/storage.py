@@ -12,7 +12,7 @@ from gateway.agent.config import AgentConfig, check_bootstrapped
 from gateway.agent.state.slot_state import read_state
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
-from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
 from gateway.files import durable
 from gateway.files.locks import sole_writer
@@ -53,10 +53,14 @@ class Storage:
         """Commit `active`. On StoreError, the earlier commit stays in force."""
         write_active(self.folder / ACTIVE_FILE, active)
 
+    def release(self, activation: Activation) -> SignedRelease:
+        """Return the signed document of a release. Raise StoreError; ValueError if it cannot be read."""
+        return read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+
     def whole(self, activation: Activation, *, thorough: bool) -> bool:
         """Return True if files and evidence of an activation are here; `thorough` also checks every file's digest."""
         try:
-            release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+            release = self.release(activation)
             home = self.releases / activation.release
             places = [(artifact, home / artifact.path) for artifact in release.files(activation.variants)]
             sized = all(place.stat().st_size == artifact.size_bytes for artifact, place in places)
@@ -101,10 +105,9 @@ class Storage:
         """Return digests that an activation needs; without its files if its document is damaged."""
         documents = {activation.release, *activation.evidence}
         try:
-            release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+            return documents | {artifact.sha256 for artifact in self.release(activation).files(activation.variants)}
         except (StoreError, ValueError):
             return documents
-        return documents | {artifact.sha256 for artifact in release.files(activation.variants)}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from gateway.agent.update.committing import commit, tell
 from gateway.agent.update.watch import ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
-from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
+from gateway.domain.signed_release import SignedRelease
 from gateway.domain.update import Failure, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import committed
@@ -102,13 +102,13 @@ class Installer:
 
     def mend(self, activation: Activation) -> None:
         """Restore a committed release that was damaged. Raise FetchError, StoreError."""
-        self._bring(self._release(activation), activation)
+        self._bring(self._storage.release(activation), activation)
 
     # ---- the steps --------------------------------------------------------------------------------------------------
     def _fetch(self, update: Update) -> float:
         activation = update.activation
         try:
-            release = self._release(activation)
+            release = self._storage.release(activation)
         except (
             StoreAbsentError,
             DamagedError,
@@ -171,7 +171,9 @@ class Installer:
     def _retire(self, update: Update) -> float:
         """End the update after the daemon released the old version. Remove files that are no longer needed."""
         tell(self._storage, self._control)
-        self._remember_speed(update.slot)
+        measured = self._storage.journal.fact(_speed(update.slot, coming=True))
+        if measured is not None:
+            self._storage.journal.keep_facts({_speed(update.slot): measured})
         self._end(update)
         self._storage.collect()
         return 0.0
@@ -197,9 +199,6 @@ class Installer:
         self._loaded.discard(update.slot)
         ended = self._storage.journal.finish(update.slot, system_now())
         self._log.info(events.UPDATE_ENDED, slot=update.slot, target=update.activation.target, outcome=ended.step.value)
-
-    def _release(self, activation: Activation) -> SignedRelease:
-        return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
 
     def _bring(self, release: SignedRelease, activation: Activation) -> None:
         """Fetch every file of the variants that is absent or damaged. Raise FetchError, StoreError."""
@@ -254,11 +253,6 @@ class Installer:
             reason = f"a run takes {p50_us:.0f} µs here, the release before {float(before):.0f}"
             evidence = {"p50_us": p50_us, "old_p50_us": float(before)}
             raise StepFailedError(f"{reason}: more than {factor:g} times as long", evidence)
-
-    def _remember_speed(self, slot: str) -> None:
-        measured = self._storage.journal.fact(_speed(slot, coming=True))
-        if measured is not None:
-            self._storage.journal.keep_facts({_speed(slot): measured})
 
 
 def _speed(slot: str, *, coming: bool = False) -> str:

@@ -16,12 +16,13 @@ from gateway.agent.control import DaemonClient
 from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.fetch.repository import SignedRepository, SignedTarget, as_target
 from gateway.agent.state.identity import DeviceIdentity
+from gateway.agent.state.policy import read_policies
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.reference import Times, attestation_fact, read_times
-from gateway.agent.update.slots import check_activation
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.release_paths import release_prefix
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
@@ -36,6 +37,7 @@ from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
 from gateway.trust.paths import release_path
+from gateway.trust.slots import check_signature, check_slot
 from gateway.trust.targets import (
     ONLINE,
     Withdrawal,
@@ -107,7 +109,11 @@ class Poll:
             return assignment
         for target in assignment.files:
             self._find(target)
-        self._accept(assignment, content, times)
+        director = read_signers(content, repository.targets, assignment.device, self._config.trust)
+        numbers = raised_floors(ASSIGNMENT, assignment.version, director, self._floors.numbers)
+        risen = self._risen_versions(assignment)
+        floors = Floors({**repository.risen_floors(), **numbers}, risen, self._time_floor(times, assignment.expires))
+        self._storage.journal.accept(assignment, content, floors)
         self._storage.journal.keep_facts({ETAG: etag, **self._attested})
         return assignment
 
@@ -257,14 +263,6 @@ class Poll:
             if now >= expiry:
                 raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; the time here is {now:%FT%TZ}")
 
-    def _accept(self, assignment: Assignment, content: bytes, times: Times) -> None:
-        repository = self._signed_repository
-        director = read_signers(content, repository.targets, assignment.device, self._config.trust)
-        numbers = raised_floors(ASSIGNMENT, assignment.version, director, self._floors.numbers)
-        risen = self._risen_versions(assignment)
-        floors = Floors({**repository.risen_floors(), **numbers}, risen, self._time_floor(times, assignment.expires))
-        self._storage.journal.accept(assignment, content, floors)
-
     def _risen_versions(self, assignment: Assignment) -> dict[str, str]:
         """Return floors of the assigned models by "owner/model".
 
@@ -340,3 +338,22 @@ class Poll:
         if different:
             raise Distrust(Reason.SWAPPED, where, different)
         materialise(activation.release, release, (), blobs, self._storage.releases)
+
+
+def check_activation(storage: Storage, activation: Activation) -> None:
+    """Raise Distrust unless the release may take its slot. Its documents must be here. Raise StoreError."""
+    slot, running = activation.slot, storage.active().slots.get(activation.slot)
+    policies, _ = read_policies(storage)  # one that cannot be read holds every change
+    release, manifest = _documents(storage, activation)
+    if running is None:
+        check_slot(slot, release, None, policies.values())
+        return
+    present, present_manifest = _documents(storage, running)
+    check_slot(slot, release, present, policies.values())
+    check_signature(release, manifest, present, present_manifest)
+
+
+def _documents(storage: Storage, activation: Activation) -> tuple[SignedRelease, ModelManifest]:
+    release = storage.release(activation)
+    text = storage.blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
+    return release, read_manifest(text, f"the manifest of {release.target}")

@@ -21,7 +21,6 @@ from gateway.agent.state.storage import Storage
 from gateway.agent.update.poll import Poll
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
-from gateway.domain.probation import Judgement
 from gateway.domain.settings_trial import (
     DaemonHealth,
     SettingsTrialSettings,
@@ -122,19 +121,16 @@ class SettingsWork:
         if restarted and standing["sha256"] != state.release:
             reason = standing["reason"] if standing["failed_sha256"] == state.release else ""
             return self._failed(state, PROBATION, reason or "the gateway came back without them")
-        judged = self._judged(before, health, complete=restarted and not missing(before, health))
+        now_s = self._monotonic()
+        self._watched.see(now_s, complete=restarted and not missing(before, health))
+        ready_for_s, elapsed_s = self._watched.ready_for_s(now_s), now_s - self._watched.began_s
+        judged = evaluate_trial(before, health, ready_for_s, elapsed_s, self._settings)
         if judged.passed is None:
             return state
         if judged.passed:
             self._log.info(events.SETTINGS_TRIAL_PASSED, target=state.target, reason=judged.reason)
             return moved(state, COMMIT, system_now())
         return self._given_up(state, judged.reason)
-
-    def _judged(self, before: DaemonHealth, health: DaemonHealth, *, complete: bool) -> Judgement:
-        now_s = self._monotonic()
-        self._watched.see(now_s, complete=complete)
-        ready_for_s, elapsed_s = self._watched.ready_for_s(now_s), now_s - self._watched.began_s
-        return evaluate_trial(before, health, ready_for_s, elapsed_s, self._settings)
 
     def _confirm(self, state: SlotState) -> SlotState:
         try:

@@ -15,8 +15,16 @@ from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.state.policy import Pacing
-from gateway.agent.state.slot_state import SlotState, begun, failed, keep_state, moved, read_state
-from gateway.agent.state.software_state import followed, seen_running
+from gateway.agent.state.slot_state import (
+    SlotState,
+    begun,
+    failed,
+    followed,
+    keep_state,
+    moved,
+    read_state,
+    seen_running,
+)
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.poll import Poll
 from gateway.agent.update.software import InstallerRefusedError, ask, confirm, own_environment, record
@@ -77,7 +85,9 @@ class SoftwareWork:
         """
         state = self._follow()
         if state.wanted and not state.asked:
-            self._fetch(state)
+            release = read_software(self._storage.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
+            for wheel in fitting(release, this_machine()).wheels:
+                fetch_blob(self._source, self._storage.blobs, wheel.sha256, wheel.size_bytes, self._progress)
             state = self._ask(state)
         while _is_ours(state) and self._monotonic() < until_s and not stop.wait(LOOK_S):
             state = self._follow()
@@ -97,11 +107,6 @@ class SoftwareWork:
         state = seen_running(state, own_environment(), now)
         keep_state(self._storage.journal, state)
         return state
-
-    def _fetch(self, state: SlotState) -> None:
-        release = read_software(self._storage.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
-        for wheel in fitting(release, this_machine()).wheels:
-            fetch_blob(self._source, self._storage.blobs, wheel.sha256, wheel.size_bytes, self._progress)
 
     def _ask(self, state: SlotState) -> SlotState:
         now = system_now()

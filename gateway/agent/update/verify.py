@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.agent.state.storage import Storage
-from gateway.domain.activation import Activation, Installed
+from gateway.domain.activation import Activation
 from gateway.store.errors import DamagedError, StoreError
 from gateway.store.plain import file_digest
 from gateway.store.roots import read_roots
@@ -30,9 +30,9 @@ class Verification:
 
     def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
         """Read the roots. Raise StoreError if they are not readable."""
-        self._storage, self._limit_bytes = storage, settings.metadata_limit_bytes
-        roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
-        self._chain = Chain(pinned, roots, self._blob, settings)
+        self._storage, limit_bytes = storage, settings.metadata_limit_bytes
+        roots = read_roots(storage.folder, limit_bytes, settings.roots_limit)
+        self._chain = Chain(pinned, roots, lambda digest: storage.blobs.read(digest, limit_bytes), settings)
 
     def run(self) -> tuple[Checked, ...]:
         """Return one result for each committed and previous release, profile and policy.
@@ -46,7 +46,10 @@ class Verification:
             for what, part in parts
             for slot, activation in part.items()
         ]
-        files = [self._checked("file", file.target.path, partial(self._file, file)) for file in active.files]
+        files = [
+            self._checked("file", file.target.path, partial(self._chain.file, file.target, file.evidence, file.root))
+            for file in active.files
+        ]
         return (*releases, *files)
 
     def _release(self, activation: Activation) -> None:
@@ -57,14 +60,8 @@ class Verification:
             if file_digest(place) != artifact.sha256:
                 raise DamagedError("is not what was signed; run edge-agent sync to fetch it again", file=place)
 
-    def _file(self, file: Installed) -> None:
-        self._chain.file(file.target, file.evidence, file.root)
-
-    def _blob(self, digest: str) -> bytes:
-        return self._storage.blobs.read(digest, self._limit_bytes)
-
     @staticmethod
-    def _checked(what: str, target: str, run: Callable[[], None]) -> Checked:
+    def _checked(what: str, target: str, run: Callable[[], object]) -> Checked:
         try:
             run()
         except (Distrust, StoreError, OSError) as error:

@@ -210,34 +210,25 @@ class Agent:
         found = self._changes(assignment, retry=retry)  # some changes were blocked by updates that are now superseded
         pacing = Pacing(self._storage, self.identity.device, present(self._storage.journal.time_floor()))
         profile = self._profile() if pacing.asks_for_profile else ""
-        going = self._going(found, pacing, profile)
+        running = self._storage.active().slots
+        removals = [running[change.slot] for change in found if isinstance(change, Withdraw)]
+        going = pacing.removable(removals, profile) if removals else []
         coming, problems = self._coming(found, poll, pacing, profile)
         for slot, work in self._reserved.items():
-            problems += self._begin_reserved(slot, work, (assignment, poll, pacing, profile), retry=retry)
+            try:  # an error here costs models nothing
+                work.begin(assignment, poll, pacing, profile, retry=retry)
+            except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
+                self._log.warning(events.UPDATE_NOT_BEGUN, slot=slot, problem=str(error))
+                problems.append(error)
         for slot, held in pacing.end(assignment.slots).items():
             self._log.info(events.CHANGE_HELD, slot=slot, change=held.change, reason=held.why)
         for activation in coming:  # before removals delete files that are no longer needed
             attempt = assignment.attempt(activation.slot)
             self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
         for slot in going:
-            self._withdraw(slot)
+            self._log.info(events.REMOVAL_BEGUN, slot=slot)
+            self._serve(retired(self._storage.active(), slot))
         return problems
-
-    def _begin_reserved(
-        self,
-        slot: str,
-        work: SettingsWork | SoftwareWork,
-        asked: tuple[Assignment, Poll, Pacing, str],
-        *,
-        retry: bool,
-    ) -> list[Exception]:
-        """Begin what is assigned to a reserved slot; an error costs models nothing."""
-        try:
-            work.begin(*asked, retry=retry)
-        except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
-            self._log.warning(events.UPDATE_NOT_BEGUN, slot=slot, problem=str(error))
-            return [error]
-        return []
 
     def _obey_withdrawals(self, poll: Poll) -> None:
         """Stop releases whose owner orders it, and give up updates to withdrawn releases. Raise as `_begin`."""
@@ -249,12 +240,6 @@ class Agent:
         if left != active:
             self._log.warning(events.STOP_ORDER_RECEIVED, slots=sorted(active.slots.keys() - left.slots.keys()))
             self._serve(left)
-
-    def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
-        """Return the slots that may be emptied now. Raise StoreError."""
-        running = self._storage.active().slots
-        ordered = [running[change.slot] for change in found if isinstance(change, Withdraw)]
-        return pacing.removable(ordered, profile) if ordered else []
 
     def _coming(
         self, found: Iterable[Change], poll: Poll, pacing: Pacing, profile: str
@@ -299,7 +284,9 @@ class Agent:
         updates = self._storage.journal.updates()
         under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
         committed = {slot: activation.release for slot, activation in self._storage.active().slots.items()}
-        rejected = self._rejected(assignment, retry=retry)
+        assigned = {(slot, target.sha256) for slot, target in assignment.models.items()}
+        tried = self._storage.journal.rejected
+        rejected = set() if retry else {pair for pair in assigned if tried(*pair, assignment.attempt(pair[0]))}
         return changes(assignment.models, committed, under_way, rejected, assignment.removed)
 
     def _give_up(self, slot: str, reason: str) -> None:
@@ -344,10 +331,6 @@ class Agent:
         ready = {(one["model"], one["version"]) for one in models if one["state"] == "READY"}
         return {slot for slot, activation in active.slots.items() if (slot, activation.version) not in ready}
 
-    def _withdraw(self, slot: str) -> None:
-        self._log.info(events.REMOVAL_BEGUN, slot=slot)
-        self._serve(retired(self._storage.active(), slot))
-
     def _serve(self, active: Active) -> None:
         """Make the daemon serve only `active`, and remove files that are no longer needed."""
         commit(self._storage, active)
@@ -363,9 +346,3 @@ class Agent:
         if files != active.files:
             commit(self._storage, replace(active, files=files))
             tell(self._storage, self._control)
-
-    def _rejected(self, assignment: Assignment, *, retry: bool) -> set[tuple[str, str]]:
-        if retry:
-            return set()
-        pairs = {(slot, target.sha256) for slot, target in assignment.models.items()}
-        return {pair for pair in pairs if self._storage.journal.rejected(*pair, assignment.attempt(pair[0]))}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gateway.software.cli.common import check_root, errors_with_exit_codes, records
-from gateway.software.pin import pin
+from gateway.software.verification import pin
 from gateway.store.roots import read_bounded
 from gateway.trust.settings import DEFAULTS
 
@@ -15,13 +15,9 @@ from gateway.trust.settings import DEFAULTS
 def command(arguments: argparse.Namespace) -> int:
     """Pin the root. Safe to repeat."""
     check_root()
-    files = records(arguments)
+    files, named, limit_bytes = records(arguments), arguments.root, DEFAULTS.metadata_limit_bytes
     with errors_with_exit_codes():
-        version = pin(files, _content(arguments.root), replace=arguments.replace)
+        content = sys.stdin.buffer.read(limit_bytes + 1) if named == "-" else read_bounded(Path(named), limit_bytes)
+        version = pin(files, content, replace=arguments.replace)
     print(f"new versions of these programs are trusted from root {version} on, kept in {files.folder}")
     return 0
-
-
-def _content(named: str) -> bytes:
-    limit_bytes = DEFAULTS.metadata_limit_bytes
-    return sys.stdin.buffer.read(limit_bytes + 1) if named == "-" else read_bounded(Path(named), limit_bytes)

@@ -12,7 +12,7 @@ from gateway.agent.clock import system_now
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.state.storage import opened
 from gateway.agent.update import work
-from gateway.agent.update.rollback import roll_back
+from gateway.agent.update.committing import roll_back
 from gateway.domain.errors import UnreachableError
 from gateway.domain.update import Step
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device

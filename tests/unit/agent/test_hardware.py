@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.report.hardware import hardware
+from gateway.agent.report.report import hardware
 
 UUID = "4C4C4544-0042-3510-8054-B4C04F564231"
 

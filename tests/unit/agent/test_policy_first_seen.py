@@ -105,12 +105,6 @@ def test_a_clock_that_is_set_right_makes_nothing_last() -> None:
     assert question(untrusted, NOW + 2 * HOUR, ONE, trusted=False)[0] == NOW
 
 
-def test_sights_as_they_were_written_before_they_lapsed_count_for_a_day() -> None:
-    old = f'{{"install {SLOT} {ONE}": ["{NOW.isoformat()}", true]}}'
-    assert question(old, NOW + HOUR, ONE) == question("{}", NOW, ONE)
-    assert question(old, NOW + DAY, ONE)[0] == NOW + DAY
-
-
 def test_a_withdrawal_that_is_taken_back_is_forgotten() -> None:
     first_seen = FirstSeen("{}", Present(NOW, trusted=True))
     first_seen.see(WITHDRAW, SLOT, ONE)

@@ -12,7 +12,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.state.identity import DeviceIdentity, bootstrap
 from gateway.agent.state.slot_state import SlotState, begun, failed, keep_state, read_state
 from gateway.agent.state.storage import Storage, opened, opened_for_reading
-from gateway.agent.update.rollback import roll_back
+from gateway.agent.update.committing import roll_back
 from gateway.agent.update.verify import Verification
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.domain.errors import ConfigurationError
 from gateway.software.cli.parser import PROGRAM, main
-from gateway.software.pin import pin
 from gateway.software.record import InstallRecords
+from gateway.software.verification import pin
 from gateway.trust.distrust import Distrust
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -1,9 +1,8 @@
-"""The journal's file: never replaced by itself, never trusted when damaged, private, migrated, shared politely."""
+"""The journal's file: never replaced by itself, never trusted when damaged, private, shared politely."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import sqlite3
 import stat
@@ -13,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.activation import Activation, activation_document
-from gateway.domain.update import Failure, Step
+from gateway.domain.activation import Activation
 from gateway.store import journal_file
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors
 from gateway.store.settings import JournalSettings
+from gateway.store.sqlite_file import SqliteFile
 
 REMEDY = r"run edge-agent recover"
 
@@ -130,87 +129,33 @@ def test_what_a_newer_agent_wrote_is_not_touched(tmp_path: Path) -> None:
         Journal.open(tmp_path)
 
 
-def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun(tmp_path)
-    steps = {2: ("CREATE TABLE second (x)",), 3: ("INSERT INTO second VALUES (1)", "CREATE TABLE third (x)")}
-    monkeypatch.setattr(journal_file, "MIGRATIONS", {**journal_file.MIGRATIONS, **steps})
-    monkeypatch.setattr(journal_file, "SCHEMA_VERSION", 4)
-    for _ in range(2):
-        file = journal_file.JournalFile.open(tmp_path, JournalSettings())
-        assert [row["x"] for row in file.ask("SELECT x FROM second")] == [1]
-        assert file.ask("PRAGMA user_version")[0][0] == 4
-        file.close()
+def test_a_file_before_schema_2_is_not_touched(tmp_path: Path) -> None:
+    file = begun(tmp_path)
+    with contextlib.closing(sqlite3.connect(file)) as shell:
+        shell.execute("PRAGMA user_version = 1")
+    with pytest.raises(DamagedError, match=r"before the first release \(schema 1, known is 2\); run edge-agent"):
+        Journal.open(tmp_path)
 
 
-def test_a_step_up_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun(tmp_path)
-    with monkeypatch.context() as patched:
-        steps = {2: ("CREATE TABLE second (x)", "CREATE TABLE second (x)")}
-        patched.setattr(journal_file, "MIGRATIONS", {**journal_file.MIGRATIONS, **steps})
-        patched.setattr(journal_file, "SCHEMA_VERSION", 3)
-        with pytest.raises(StoreError, match="already exists"):
-            Journal.open(tmp_path)
-    with contextlib.closing(Journal.open(tmp_path)) as journal:
-        assert journal.floor("role-499") == 499
-
-
-def test_two_that_bring_a_file_up_at_the_same_moment_do_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`edge-agent status`, say, just as the service begins after an update of the program."""
+def test_two_that_begin_a_file_at_the_same_moment_do_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / journal_file.NAME, isolation_level=None)) as first:
-        first.executescript(";".join(journal_file.MIGRATIONS[0]) + ";PRAGMA user_version = 1")
         first.execute("BEGIN IMMEDIATE")
-        look, looked = journal_file.JournalFile._version, threading.Semaphore(0)
+        look, looked = SqliteFile.version, threading.Semaphore(0)
 
-        def version(file: journal_file.JournalFile) -> int:
+        def version(file: SqliteFile) -> int:
             found = look(file)
             looked.release()
             return found
 
-        monkeypatch.setattr(journal_file.JournalFile, "_version", version)
+        monkeypatch.setattr(SqliteFile, "version", version)
         with ThreadPoolExecutor() as pool:
-            second = pool.submit(lambda: Journal.open(tmp_path).close())
-            assert all(looked.acquire(timeout=20) for _ in ("whether it is whole", "whether it is old"))
-            for statement in journal_file.MIGRATIONS[1]:
+            second = pool.submit(lambda: Journal.create(tmp_path).close())
+            assert looked.acquire(timeout=20)
+            for statement in (*journal_file._SCHEMA, f"PRAGMA user_version = {journal_file.SCHEMA_VERSION}"):
                 first.execute(statement)
-            first.execute("PRAGMA user_version = 2")
             first.execute("COMMIT")
             second.result(20)
     Journal.open(tmp_path).close()
-
-
-THEN = "2026-05-04T00:00:00+00:00"
-TARGET = {"path": "models/acme/meter/2/release", "bytes": 1, "sha256": "2" * 64}
-ASSIGNMENT = {"device": "door-1", "version": 7, "issued": THEN, "expires": THEN, "slots": {"meter": TARGET}}
-FIRST_ROWS = {
-    "assignment": (1, "d", b"", json.dumps({**ASSIGNMENT, "files": [], "nonce": "", "poll_s": None})),
-    "update_under_way": (
-        *("meter", json.dumps(activation_document(OLD)), "probation", 7, THEN),
-        json.dumps({"changed_at": THEN, "failure": None}),
-    ),
-    "rejected": (1, "meter", "3" * 64, "slow", THEN),
-}
-"""Rows by table, as an agent wrote them that knew of no attempts."""
-
-
-def test_what_was_written_before_attempts_were_counted_is_read_and_goes_on(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / journal_file.NAME)) as shell:
-        shell.executescript(";".join(journal_file.MIGRATIONS[0]))
-        for table, row in FIRST_ROWS.items():
-            shell.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-        shell.execute("PRAGMA user_version = 1")
-        shell.commit()
-    for _ in range(2):
-        with contextlib.closing(Journal.open(tmp_path)) as journal:
-            accepted, (update,) = journal.accepted(), journal.updates()
-            assert accepted
-            assert (accepted.assignment.attempt("meter"), accepted.assignment.diagnostics) == (0, False)
-            assert (update.activation, update.attempt) == (OLD, 0)
-            assert (journal.rejected("meter", "3" * 64), journal.rejected("meter", "3" * 64, 1)) == ("slow", "")
-    with contextlib.closing(Journal.open(tmp_path)) as journal:
-        failed = journal.fail("meter", Failure(Step.LOAD, "why", {}), update.changed_at)
-        assert journal.rejected("meter", failed.activation.release) == "why"
 
 
 def test_another_process_that_holds_it_is_named_as_the_cause(tmp_path: Path) -> None:

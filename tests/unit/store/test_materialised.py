@@ -16,7 +16,7 @@ from gateway.domain.signed_release import SignedRelease, SignedVariant, release_
 from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
-from gateway.store.materialised import materialise, remove, sweep
+from gateway.store.materialised import materialise, sweep
 from gateway.store.settings import StoreSettings
 
 FILES = {
@@ -127,8 +127,8 @@ def test_a_file_where_a_folder_is_needed_is_an_error(blobs: LocalBlobs, tmp_path
 
 def test_a_release_is_taken_away_once_and_its_blobs_stay(blobs: LocalBlobs, tmp_path: Path) -> None:
     materialise(DIGEST, RELEASE, ["small", "large"], blobs, tmp_path / "releases")
-    assert remove(tmp_path / "releases", DIGEST)
-    assert not remove(tmp_path / "releases", DIGEST)
+    assert sweep(tmp_path / "releases", frozenset()) == 1
+    assert sweep(tmp_path / "releases", frozenset()) == 0
     assert list((tmp_path / "releases").iterdir()) == []
     assert all(blobs.verify(artifact(path).sha256) for path in FILES)
 
@@ -147,5 +147,3 @@ def test_sweeping_leaves_what_is_referenced_and_what_it_does_not_know(blobs: Loc
 def test_a_digest_names_a_release_and_nothing_else(blobs: LocalBlobs, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no SHA-256 digest"):
         materialise("../outside", RELEASE, [], blobs, tmp_path)
-    with pytest.raises(ValueError, match="is no SHA-256 digest"):
-        remove(tmp_path, "..")

@@ -198,7 +198,7 @@ def test_a_damaged_spool_is_set_aside_and_begun_anew(tmp_path: Path, content: by
         assert spool.renewed
         assert (spool.epoch > before, spool.usage().records) == (True, 0)
         spool.append([record()], NOW)
-    assert (tmp_path / spool_file.ASIDE).read_bytes() == content
+    assert (tmp_path / f"{spool_file.NAME}.damaged").read_bytes() == content
     with opened(tmp_path) as spool:
         assert (spool.renewed, numbers(spool)) == ("", [1])
 

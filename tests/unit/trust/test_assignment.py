@@ -74,7 +74,7 @@ def without(field: str) -> bytes:
 
 
 def test_what_is_signed_is_read_again() -> None:
-    assert accept(sign_assignment(MADE, KEY), nonce="n-1") == MADE
+    assert accept(sign_assignment(MADE, KEY)) == MADE
     plain = replace(MADE, nonce="", poll_s=None, extra={}, files=(), slots={})
     assert accept(sign_assignment(plain, KEY)) == plain  # nothing assigned: what runs is retired
 
@@ -164,14 +164,6 @@ def test_the_version_may_not_fall_and_one_version_is_one_document() -> None:
     again = sign_assignment(replace(MADE, issued=NOW - timedelta(hours=1)), KEY)
     assert reason(again, last_version=5, last_digest=digest) is Reason.AMBIGUOUS
     assert reason(content, last_version=5) is Reason.AMBIGUOUS
-
-
-def test_the_nonce_must_be_repeated_where_one_was_sent() -> None:
-    content = sign_assignment(MADE, KEY)
-    assert accept(content, nonce="n-1").nonce == "n-1"
-    assert accept(content).nonce == "n-1"  # verified once more, after it was accepted
-    assert reason(content, nonce="n-2") is Reason.WRONG_NONCE
-    assert reason(sign_assignment(replace(MADE, nonce=""), KEY), nonce="n-2") is Reason.WRONG_NONCE
 
 
 def test_it_holds_until_it_expires_and_from_a_medium_for_longer() -> None:

@@ -15,7 +15,7 @@ from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, T
 
 from gateway.domain.activation import activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.trust.chain import verify_activation, verify_file
+from gateway.trust.chain import Chain
 from gateway.trust.distrust import Distrust, Reason
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.trusting_device import TrustingDevice, folder_files
@@ -43,7 +43,7 @@ def reason(device: TrustingDevice, **changes: Any) -> Reason:
 
 def verify(device: TrustingDevice, **changes: Any) -> Any:
     activation = replace(device.slots[SLOT], **changes)
-    return verify_activation(activation, device.pinned, device.roots, device.blobs.__getitem__)
+    return Chain(device.pinned, device.roots, device.blobs.__getitem__).activation(activation)
 
 
 def keep(device: TrustingDevice, content: bytes) -> str:
@@ -261,12 +261,7 @@ def test_a_blob_that_the_disk_spoilt(installed: TrustingDevice, which: str) -> N
 
 def test_a_blob_that_is_too_large(installed: TrustingDevice) -> None:
     with pytest.raises(Distrust) as caught:
-        verify_activation(
-            installed.slots[SLOT],
-            installed.pinned,
-            installed.roots,
-            lambda _: bytes(5_000_000),
-        )
+        Chain(installed.pinned, installed.roots, lambda _: bytes(5_000_000)).activation(installed.slots[SLOT])
     assert caught.value.reason is Reason.TOO_LARGE
 
 
@@ -305,8 +300,7 @@ def test_a_file_is_verified_as_a_release_is(repository: FleetRepository, device:
     target = Target(path, len(content), keep(device, content))
 
     def verified(target: Target, blobs: dict[str, bytes] = device.blobs) -> bytes:
-        blob = blobs.__getitem__
-        return verify_file(target, digests, 1, pinned=device.pinned, roots=device.roots, blob=blob)
+        return Chain(device.pinned, device.roots, blobs.__getitem__).file(target, digests, 1)
 
     assert verified(target) == content
     longer = state.roles["policy"]
@@ -331,4 +325,4 @@ def test_a_file_is_verified_as_a_release_is(repository: FleetRepository, device:
 
 def test_an_activation_that_was_written_and_read(installed: TrustingDevice) -> None:
     activation = read_activation(activation_document(installed.slots[SLOT]))
-    assert verify_activation(activation, installed.pinned, installed.roots, installed.blobs.__getitem__)
+    assert Chain(installed.pinned, installed.roots, installed.blobs.__getitem__).activation(activation)

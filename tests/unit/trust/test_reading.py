@@ -19,7 +19,7 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, release_bytes
 from gateway.trust.assignment import DIRECTOR, verify_assignment
-from gateway.trust.chain import verify_activation
+from gateway.trust.chain import Chain
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import keys_of
 from gateway.trust.reading import read_metadata
@@ -155,7 +155,7 @@ def verified(contents: dict[str, bytes]) -> SignedRelease | None:
     digests = [hashlib.sha256(contents[name]).hexdigest() for name in ("targets", "owner")]
     activation = Activation("reader", PATH, TARGET.sha256, (), tuple(digests), 1)
     try:
-        return verify_activation(activation, contents["root"], (), blobs.__getitem__)
+        return Chain(contents["root"], (), blobs.__getitem__).activation(activation)
     except Distrust:
         return None
 
