@@ -20,11 +20,7 @@ def tag(arguments: argparse.Namespace) -> int:
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
     words = devices_words(found["changed"], found["selected"], found["devices"])
-    said = [("query", body["query"]), ("add", ", ".join(body["add"])), ("remove", ", ".join(body["remove"]))]
-    site = [("site", body["site"] or "none")] if body["site"] is not None else []
-    if not confirmed(
-        arguments, found["changed"], [*[*((name, value) for name, value in said if value), *site], ("changes", words)]
-    ):
+    if not confirmed(arguments, found["changed"], [*_words(body), ("changes", words)]):
         return 1
     return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
 
@@ -36,6 +32,12 @@ def _ask(asked: Client, body: dict[str, Any]) -> Json:
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
     body = {"query": arguments.query or "", "devices": arguments.device, "site": arguments.site}
     return {**body, "add": arguments.add, "remove": arguments.remove}
+
+
+def _words(body: dict[str, Any]) -> list[tuple[str, str]]:
+    said = [("query", body["query"]), ("add", ", ".join(body["add"])), ("remove", ", ".join(body["remove"]))]
+    site = [("site", body["site"] or "none")] if body["site"] is not None else []
+    return [*((name, value) for name, value in said if value), *site]
 
 
 def devices_words(changed: int, selected: int, names: Sequence[str]) -> str:

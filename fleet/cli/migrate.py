@@ -23,34 +23,7 @@ from gateway.terminal.tables import counted, print_json, progress
 def command(arguments: argparse.Namespace) -> int:
     """Execute what the options say. Return the exit code."""
     if arguments.to:
-        old, new = _existing(arguments.dir), _target(arguments)
-        settings = load_config(Path(arguments.dir)).database
-        try:
-            with (
-                closing(open_alone(old, settings)) as source,
-                closing(open_alone(new, settings)) as target,
-                progress() as bar,
-            ):
-                task = bar.add_task("rows", total=None)
-                moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
-        except AwayError as error:
-            raise UnreachableError(str(error)) from None
-        broken = isinstance(moved.log, Break)
-        if arguments.json:
-            said = {
-                "from": str(old),
-                "to": str(new),
-                "url": new.setting,
-                "rows": dict(moved.rows),
-                "total": moved.total,
-            }
-            print_json(said | {"revision": moved.revision, "audit": {"broken": broken, **asdict(moved.log)}})
-        else:
-            print(f"moved {counted(moved.total, 'row')} in {len(moved.rows)} tables from {old} to {new}, all verified")
-            print(f'next: set url = "{new.setting}" in [database] of fleet.toml, then start edge-fleet serve')
-        if broken and not arguments.json:
-            print("finding: the audit log is not as it was written, here as there: edge-fleet audit verify --dir")
-        return 1 if broken else 0
+        return _move(arguments)
     return _undo(arguments) if arguments.undo_move else _upgrade(arguments)
 
 
@@ -66,6 +39,36 @@ def _upgrade(arguments: argparse.Namespace) -> int:
     else:
         print(f"the tables are of {before or 'none'}; this program works with {newest}: edge-fleet migrate")
     return 0 if after == newest else 1
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    """Move the fleet. Return 0, or 1 if the audit log that was moved was changed before."""
+    old, new = _existing(arguments.dir), _target(arguments)
+    settings = load_config(Path(arguments.dir)).database
+    try:
+        with (
+            closing(open_alone(old, settings)) as source,
+            closing(open_alone(new, settings)) as target,
+            progress() as bar,
+        ):
+            task = bar.add_task("rows", total=None)
+            moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
+    return _say(arguments, old, new, moved)
+
+
+def _say(arguments: argparse.Namespace, old: DatabaseLocation, new: DatabaseLocation, moved: Contents) -> int:
+    broken = isinstance(moved.log, Break)
+    if arguments.json:
+        said = {"from": str(old), "to": str(new), "url": new.setting, "rows": dict(moved.rows), "total": moved.total}
+        print_json(said | {"revision": moved.revision, "audit": {"broken": broken, **asdict(moved.log)}})
+    else:
+        print(f"moved {counted(moved.total, 'row')} in {len(moved.rows)} tables from {old} to {new}, all verified")
+        print(f'next: set url = "{new.setting}" in [database] of fleet.toml, then start edge-fleet serve')
+    if broken and not arguments.json:
+        print("finding: the audit log is not as it was written, here as there: edge-fleet audit verify --dir")
+    return 1 if broken else 0
 
 
 def _undo(arguments: argparse.Namespace) -> int:

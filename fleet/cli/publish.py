@@ -32,11 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
         published = work.published()
         drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}
         _take_back(work, drafts, arguments.draft)
-        signers = own_signers(
-            work,
-            arguments,
-            {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids},
-        )
+        signers = own_signers(work, arguments, _online_keys(published, drafts))
         publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
         found = tuple(impacts(_running(arguments.dir), published, publication.state))
         for impact in found:
@@ -89,6 +85,10 @@ def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> N
             raise ConfigurationError(f"no draft of {returned.role} waits here; it was published or dropped", file=name)
         drafts[returned.role] = merged(drafts[returned.role], returned)
         work.save([drafts[returned.role]])
+
+
+def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
+    return {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids}
 
 
 def _say(

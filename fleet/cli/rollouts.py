@@ -23,12 +23,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = bounded(
-        client(arguments).pages(path_of("rollouts"), {"state": arguments.state, "archived": arguments.archived}),
-        arguments.limit,
-    )
+    found = bounded(client(arguments).pages(path_of("rollouts"), _wanted(arguments)), arguments.limit)
     none = "no rollout is in this state" if arguments.state else "no rollouts; edge-fleet rollouts create drafts one"
     return listed(arguments, "rollouts", found, ("rollout", "name", "release", "state", "by"), _row, none=none)
+
+
+def _wanted(arguments: argparse.Namespace) -> Query:
+    return {"state": arguments.state, "archived": arguments.archived}
 
 
 def _row(one: Json) -> tuple[str, ...]:

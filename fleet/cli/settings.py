@@ -31,11 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _add(arguments: argparse.Namespace) -> int:
     file = Path(arguments.what)
-    if arguments.name is None:
-        raise ConfigurationError("settings need a name, such as that of a site or of a class of devices: --name NAME")
-    for option, value in (("--name", arguments.name), ("--version", arguments.version)):
-        if value is not None and not NAME_PATTERN.fullmatch(value):
-            raise ConfigurationError(f"{option} {value!r:.150}: letters, digits, '.', '_' and '-' make one")
+    _check_names(arguments.name, arguments.version)
     text = _read(file)
     with writing(arguments) as work:
         drafting = work.drafting(now())
@@ -47,6 +43,14 @@ def _add(arguments: argparse.Namespace) -> int:
             return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings", as_json=arguments.json)
         work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=verdict.get("remarks", []))
+
+
+def _check_names(name: str | None, version: str | None) -> None:
+    if name is None:
+        raise ConfigurationError("settings need a name, such as that of a site or of a class of devices: --name NAME")
+    for option, value in (("--name", name), ("--version", version)):
+        if value is not None and not NAME_PATTERN.fullmatch(value):
+            raise ConfigurationError(f"{option} {value!r:.150}: letters, digits, '.', '_' and '-' make one")
 
 
 def _read(file: Path) -> str:

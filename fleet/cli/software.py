@@ -49,10 +49,7 @@ def _add(arguments: argparse.Namespace) -> int:
             verdict = _verdict(arguments.edge_software, folder, variant, work.settings)
             if not verdict["ok"]:
                 return print_findings(folder, verdict, f"{PROGRAM} check", as_json=arguments.json)
-        files = software_files(planned.release)
-        with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
-            for file in files:
-                work.stage_blob(_found(folders, file), file, advance)
+        _stage(work, folders, planned.release)
         work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json)
 
@@ -66,6 +63,13 @@ def _verdict(named: str | None, folder: Path, variant: SoftwareVariant, settings
         return {"ok": True}
     command = [program_beside(PROGRAM, named), "check", str(folder), "--json"]
     return run_check(PROGRAM, command, settings)
+
+
+def _stage(work: Workspace, folders: list[Path], release: SoftwareRelease) -> None:
+    files = software_files(release)
+    with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
+        for file in files:
+            work.stage_blob(_found(folders, file), file, advance)
 
 
 def _found(folders: list[Path], file: Artifact) -> Path:

@@ -51,34 +51,7 @@ def command(arguments: argparse.Namespace) -> int:
     standing = RepositoryStatus(published, drafts, assignments, now())
     if arguments.json:
         documents = [draft_json(work, draft) for draft in drafts]
-        times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
-        print_json(
-            {
-                **{
-                    "roles": [
-                        {
-                            "role": role,
-                            "keys": names(wanted),
-                            **(
-                                {k: v for k, v in expiry_json(times[role]).items() if k != "what"}
-                                if role in times
-                                else {}
-                            ),
-                        }
-                        for role, wanted in roles(standing.published)
-                    ],
-                    "releases": [
-                        {"target": path, "floor": floor, "barred": why}
-                        for path, floor, why in releases(standing.published)
-                    ],
-                    "assignments": [
-                        {**expiry_json(expiry_of(device, metadata, standing.at)), "slots": dict(slots_of(metadata))}
-                        for device, metadata in standing.assignments.items()
-                    ],
-                },
-                "drafts": documents,
-            }
-        )
+        print_json({**_json(standing), "drafts": documents})
     else:
         _print(standing, work.settings)
     return 0
@@ -98,6 +71,27 @@ def releases(published: Published) -> list[tuple[str, str, str]]:
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
     found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if is_release(t.path)]
     return sorted(found, key=lambda entry: (entry[0].split("/")[:-2], version_order(entry[0].split("/")[-2])))
+
+
+def _json(standing: RepositoryStatus) -> dict[str, Any]:
+    times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
+    return {
+        "roles": [
+            {
+                "role": role,
+                "keys": names(wanted),
+                **({k: v for k, v in expiry_json(times[role]).items() if k != "what"} if role in times else {}),
+            }
+            for role, wanted in roles(standing.published)
+        ],
+        "releases": [
+            {"target": path, "floor": floor, "barred": why} for path, floor, why in releases(standing.published)
+        ],
+        "assignments": [
+            {**expiry_json(expiry_of(device, metadata, standing.at)), "slots": dict(slots_of(metadata))}
+            for device, metadata in standing.assignments.items()
+        ],
+    }
 
 
 def _print(standing: RepositoryStatus, settings: FleetSettings) -> None:
