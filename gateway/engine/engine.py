@@ -19,7 +19,7 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.settings import EngineSettings
-from gateway.engine.target import ModelTarget
+from gateway.engine.target import RequestTarget
 
 
 class Engine:
@@ -117,13 +117,15 @@ class Engine:
 
     def quiet_ns(self, now_ns: int) -> int:
         """Return the time since the last request was under way; 0 while one is."""
-        servables = list(self._registry.servables())
+        servables = list(self._registry.targets())
         if any(servable.busy for servable in servables):
             return 0
         return now_ns - max((servable.used_ns for servable in servables), default=0)
 
     @staticmethod
-    def _submit_within(quotas: Quotas, servable: ModelTarget, request: InferRequest, sink: Sink, token: Any) -> Pending:
+    def _submit_within(
+        quotas: Quotas, servable: RequestTarget, request: InferRequest, sink: Sink, token: Any
+    ) -> Pending:
         try:
             account = quotas.enter(request.caller, time.monotonic_ns())
         except RequestError:

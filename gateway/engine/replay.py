@@ -16,7 +16,7 @@ from gateway.domain.ports import Replayed
 from gateway.domain.release import Release
 from gateway.domain.tensor import Array, Tensor, Tensors
 from gateway.engine.run import Ran
-from gateway.engine.servable import Servable
+from gateway.engine.target import ModelTarget
 
 ROWS_LIMIT = 8
 """Most rows of one replay: it repeats with each check of a probation."""
@@ -34,7 +34,7 @@ def read_rows(release: Release) -> GoldenSet | None:
     return first_rows(read_golden(content, manifest, str(file)), manifest, ROWS_LIMIT)
 
 
-async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
+async def replay(servable: ModelTarget, golden: GoldenSet) -> Replayed:
     """Compare the version's answers with its golden set. Nothing is replayed while requests come."""
     manifest = servable.manifest
     parts: list[Tensors] = []
@@ -49,14 +49,14 @@ async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
     return _replayed(len(parts), found)
 
 
-async def _run(servable: Servable, inputs: Mapping[str, Array]) -> Ran | None:
+async def _run(servable: ModelTarget, inputs: Mapping[str, Array]) -> Ran | None:
     ended: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
     types = {spec.name: spec.datatype for spec in servable.manifest.inputs}
     tensors = {name: Tensor(types[name], array) for name, array in inputs.items()}
     return await ended if servable.ask_beside(tensors, None, ended.set_result) else None
 
 
-def _tolerance(servable: Servable) -> Tolerance:
+def _tolerance(servable: ModelTarget) -> Tolerance:
     manifest = servable.manifest
     variant = manifest.variant(servable.placement.variant)
     by_runtime = manifest.golden.tolerance if manifest.golden else {}
