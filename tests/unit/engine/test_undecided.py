@@ -195,7 +195,7 @@ async def test_all_models_are_listed_before_the_first_is_tried() -> None:
 
 @pytest.mark.asyncio
 async def test_models_whose_trials_hang_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LANE_S", 0.0)
+    monkeypatch.setattr(repository, "LANE_S", 0.0)
     rig, slow = Rig(), [f"slow-{number}" for number in range(repository.SLOW_LOADS + 3)]
     hang, trial = asyncio.Event(), rig.repository._loader.trial
 
