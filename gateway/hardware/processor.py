@@ -109,7 +109,8 @@ def read_cpu(tree: Tree) -> Cpu:
     limit = tree.settings.text_chars
     vendor = first.get("vendor_id", "")[:limit] or _vendor(parts)
     model = _model(parts) or first.get("model name", "")[:limit] or None
-    return Cpu(vendor, model, cores, _features(blocks))
+    words = [set((block.get("flags") or block.get("Features") or "").split()) for block in blocks]
+    return Cpu(vendor, model, cores, tuple(sorted(set.intersection(*words))) if words else ())
 
 
 def read_arch(tree: Tree) -> str | None:
@@ -157,11 +158,6 @@ def _model(parts: set[tuple[str, str]]) -> str | None:
     known = sorted((part for part in parts if part in PARTS), key=order.index, reverse=True)
     unknown = sorted(f"part 0x{part}" for implementer, part in parts if (implementer, part) not in PARTS)
     return " + ".join([*(PARTS[part] for part in known), *unknown]) or None
-
-
-def _features(blocks: Sequence[Block]) -> tuple[str, ...]:
-    words = [set((block.get("flags") or block.get("Features") or "").split()) for block in blocks]
-    return tuple(sorted(set.intersection(*words))) if words else ()
 
 
 def _arch_of_cpuinfo(blocks: Sequence[Block]) -> str | None:
