@@ -130,7 +130,8 @@ class Admission:
                 del self._forms[next(iter(self._forms))]
             self._forms[key] = form
         for name in form.finite:
-            _check_finite(name, request.inputs[name], self._manifest)
+            if not np.isfinite(request.inputs[name].array).all():
+                raise _invalid(self._manifest, f"input '{name}' holds NaN or infinity, which this model refuses")
         return form
 
     def _admit(self, request: InferRequest) -> Form:
@@ -151,7 +152,11 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     them), it has no rows, or it has more than `max_batch_rows`. No author stated what the first dimension counts.
     Raises RequestError INVALID, TOO_LARGE if the declared outputs exceed the largest answer.
     """
-    _check_names(request, manifest)
+    wanted = {spec.name for spec in manifest.inputs}
+    for name in request.inputs.keys() - wanted:
+        raise _invalid(manifest, f"unexpected inference input '{name:.200}'; the inputs are {_listed(wanted)}")
+    for name in sorted(wanted - request.inputs.keys()):
+        raise _invalid(manifest, f"input '{name}' is missing; the inputs are {_listed(wanted)}")
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
     if not manifest.batched:
         rows = {1}
@@ -193,14 +198,6 @@ def is_encoded(spec: TensorSpec, tensor: Tensor) -> bool:
     return tensor.datatype is Datatype.BYTES and spec.takes_encoded
 
 
-def _check_names(request: InferRequest, manifest: ModelManifest) -> None:
-    wanted = {spec.name for spec in manifest.inputs}
-    for name in request.inputs.keys() - wanted:
-        raise _invalid(manifest, f"unexpected inference input '{name:.200}'; the inputs are {_listed(wanted)}")
-    for name in sorted(wanted - request.inputs.keys()):
-        raise _invalid(manifest, f"input '{name}' is missing; the inputs are {_listed(wanted)}")
-
-
 def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> int:
     shape = tensor.array.shape
     if is_encoded(spec, tensor):
@@ -222,11 +219,6 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
 
 def _must_be_finite(spec: TensorSpec, tensor: Tensor) -> bool:
     return spec.finite and tensor.array.dtype.kind == "f"
-
-
-def _check_finite(name: str, tensor: Tensor, manifest: ModelManifest) -> None:
-    if not np.isfinite(tensor.array).all():
-        raise _invalid(manifest, f"input '{name}' holds NaN or infinity, which this model refuses")
 
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
-from gateway.domain.tensor import Array, Datatype, Tensor
+from gateway.domain.tensor import Array, Tensor
 from gateway.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.audio_input import decode_recordings
@@ -121,7 +121,19 @@ def _decode(
     shown, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
     first = spec.layout not in _CHANNELS_LAST
     pixels = _pixels(shown, _input_size(frame, preprocess), preprocess, channels_first=first)
-    return _normalised(pixels, preprocess, spec.datatype, channels_first=first), frame, decoded_pixels
+    # (pixels · scale − mean) / std; steps that change nothing are left out. The last axis of the arrays is long in both
+    # layouts: with three channels there, they took seven times as long.
+    table = values = pixels.reshape(len(pixels), -1)
+    for operation, operand, neutral in (
+        (np.multiply, (preprocess.scale,), 1.0),
+        (np.subtract, preprocess.mean, 0.0),
+        (np.divide, preprocess.std, 1.0),
+    ):
+        if any(value != neutral for value in operand):
+            channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
+            aligned = channels[:, np.newaxis] if first else np.tile(channels, pixels.shape[1])
+            values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
+    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype), frame, decoded_pixels
 
 
 def _decode_image(
@@ -263,21 +275,3 @@ def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preproc
         shown = np.asarray(image).reshape(*image.size[::-1], len(bands))
         pixels[rows, columns] = shown[:, :, ::-1] if preprocess.color == "bgr" else shown
     return pixels
-
-
-def _normalised(pixels: Array, preprocess: Preprocess, datatype: Datatype, *, channels_first: bool) -> Array:
-    """Return (pixels · scale − mean) / std in `datatype`. Steps that change nothing are left out.
-
-    The last axis of the arrays is long in both layouts: with three channels there, they took seven times as long.
-    """
-    table = values = pixels.reshape(len(pixels), -1)
-    for operation, operand, neutral in (
-        (np.multiply, (preprocess.scale,), 1.0),
-        (np.subtract, preprocess.mean, 0.0),
-        (np.divide, preprocess.std, 1.0),
-    ):
-        if any(value != neutral for value in operand):
-            channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
-            aligned = channels[:, np.newaxis] if channels_first else np.tile(channels, pixels.shape[1])
-            values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
-    return cast_values(values.reshape(pixels.shape), datatype.dtype)

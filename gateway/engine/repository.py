@@ -16,7 +16,7 @@ from gateway.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.retry import SECOND_NS
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, choose
+from gateway.domain.selection import choose
 from gateway.engine.comparing import Comparing
 from gateway.engine.context import EngineContext
 from gateway.engine.engine import Engine
@@ -266,7 +266,9 @@ class ModelRepository:
         kept = {release.name for release in releases if self._keeps_others(release)}
         for name, version in self._registry.listed() - wanted:
             if name not in kept and only in {"", name}:
-                await self._remove(name, version)
+                await self._retire(self._withdraw(name, version))
+                self._registry.entry(name).forget(version)
+                self._registry.tidy(name)
         self._followed.set()
 
     def _keeps_others(self, release: Release) -> bool:
@@ -361,11 +363,6 @@ class ModelRepository:
         if servable is not None:
             await servable.close(self._settings.drain_s)
 
-    async def _remove(self, model: str, version: str) -> None:
-        await self._retire(self._withdraw(model, version))
-        self._registry.entry(model).forget(version)
-        self._registry.tidy(model)
-
     async def _next_trial(self, plan: TrialPlan) -> PlannedTrial | None:
         """Return the next trial once the device is idle. To plan many takes the event loop milliseconds."""
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
@@ -381,7 +378,7 @@ class ModelRepository:
         complete = plan.is_complete(release, manifest, candidates)
         if best is None or not complete or self._loader.obstacle(release, manifest, best):
             return
-        if _serves(serving, best) and self._fitting.refit(serving, release, best):
+        if serving.placement.place == best.place and self._fitting.refit(serving, release, best):
             return
         try:
             servable = self._made(await self._loader.open(release, best, manifest))
@@ -389,10 +386,6 @@ class ModelRepository:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
             await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
-
-
-def _serves(servable: ModelTarget, candidate: Candidate) -> bool:
-    return servable.placement.place == candidate.place
 
 
 async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:

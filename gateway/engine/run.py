@@ -155,9 +155,14 @@ class Runner:
         """
         raw = self._session.run(inputs)
         ran_ns = time.monotonic_ns()
-        outputs = self._finished(raw)
+        outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
+        if self._lends:  # the callers may keep them: copied once per batch
+            outputs = {name: _kept(outputs[name], raw.get(name)) for name in self._names}
         if joined_rows:
-            self._check_rows(outputs, joined_rows)
+            for name in self._names:
+                shape = outputs[name].shape
+                if not shape or shape[0] != joined_rows:  # no caller may get another caller's rows
+                    raise ValueError(f"output '{name}' has shape {list(shape)} for {joined_rows} joined rows")
         return outputs, ran_ns
 
     def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
@@ -188,20 +193,6 @@ class Runner:
     def close(self) -> None:
         """Free the session."""
         self._session.close()
-
-    def _finished(self, raw: Tensors) -> Tensors:
-        """Return outputs that the callers may keep: arrays that the session lends are copied, once per batch."""
-        outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
-        if not self._lends:
-            return outputs
-        return {name: _kept(outputs[name], raw.get(name)) for name in self._names}
-
-    def _check_rows(self, outputs: Tensors, rows: int) -> None:
-        """Raise ValueError if a joined output has a wrong number of rows: no caller may get another caller's."""
-        for name in self._names:
-            shape = outputs[name].shape
-            if not shape or shape[0] != rows:
-                raise ValueError(f"output '{name}' has shape {list(shape)} for {rows} joined rows")
 
 
 def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: slice | None) -> Results:

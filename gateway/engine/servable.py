@@ -196,14 +196,33 @@ class Servable:
     def run_inline(self) -> bool:
         """Run once at the end of a pass of the event loop. Return True if there is more to run."""
         if self._raw.waiting:
-            return self._run_raw()
+            if self._worker.owns:  # its thread uses the session
+                self._raw.close()
+            now_ns, usage = time.monotonic_ns(), self._usage
+            self._batch_pass.watch(now_ns)
+            run = self._raw.run(now_ns, usage.cost.loop_rows)
+            self._on_turn = bool(self._raw.waiting or (self._queue.length and not self._worker.owns))
+            if run is not None:
+                self._learn(run.form, run.ran_ns - run.gathered_ns)
+                self.used_ns = run.ended_ns
+                if run.ended_ns >= usage.retry_ns:
+                    self._retry(run.ended_ns)
+                if run.ended_ns - run.began_ns > usage.overrun_ns and usage.overran():
+                    self._reprice()
+            return self._on_turn
         queue, usage = self._queue, self._usage
         head = None if self._worker.owns else queue.head()
         if head is None:
             self._on_turn = False
         elif head.form.costly or not usage.cost.limit_ns:
             self._on_turn = False
-            self._hand_over()
+            self._raw.close()
+            self._arm(self._queue)
+            self._watch.arm()
+            try:
+                self._worker.take_over()
+            except RuntimeError as error:
+                self._answers.threadless(self._queue.clear(), error)
         else:
             now_ns = time.monotonic_ns()
             self._batch_pass.watch(now_ns)
@@ -211,22 +230,6 @@ class Servable:
             self._ran(ran)
             self._on_turn = queue.length > 0
             if ran.ended_ns - ran.began_ns > usage.overrun_ns and usage.overran():
-                self._reprice()
-        return self._on_turn
-
-    def _run_raw(self) -> bool:
-        if self._worker.owns:  # its thread uses the session
-            self._raw.close()
-        now_ns, usage = time.monotonic_ns(), self._usage
-        self._batch_pass.watch(now_ns)
-        run = self._raw.run(now_ns, usage.cost.loop_rows)
-        self._on_turn = bool(self._raw.waiting or (self._queue.length and not self._worker.owns))
-        if run is not None:
-            self._learn(run.form, run.ran_ns - run.gathered_ns)
-            self.used_ns = run.ended_ns
-            if run.ended_ns >= usage.retry_ns:
-                self._retry(run.ended_ns)
-            if run.ended_ns - run.began_ns > usage.overrun_ns and usage.overran():
                 self._reprice()
         return self._on_turn
 
@@ -371,15 +374,6 @@ class Servable:
     def _expire(self, ticket: Ticket) -> None:
         self._forget(ticket)
         self._answers.refuse((ticket,), self._answers.expired(), "expired")
-
-    def _hand_over(self) -> None:
-        self._raw.close()
-        self._arm(self._queue)
-        self._watch.arm()
-        try:
-            self._worker.take_over()
-        except RuntimeError as error:
-            self._answers.threadless(self._queue.clear(), error)
 
     def _queue_returned(self) -> None:
         if self._queue.length and not self._worker.owns:

@@ -18,7 +18,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Pending, Sink
 from gateway.domain.sharing import Comparison, WeightedRoundRobin, main_version
-from gateway.domain.tensor import Array, Tensor, Tensors
+from gateway.domain.tensor import Array, Tensors
 from gateway.engine.quotas import QuotaUse
 from gateway.engine.run import Ran
 from gateway.engine.target import ModelTarget
@@ -108,10 +108,13 @@ class Shadow:
     def _ran(self, ran: Ran | None, answers: Tensors, rows: int) -> None:
         if ran is None or ran.failure:
             self._skip("busy" if ran is None else "failed")
-        elif not self.servable.comparing.begin(answers, _outputs(ran), rows, self._compared):
-            self._skip("pending")
-        else:
+            return
+        results = ran.results[0] if ran.results else None  # those of the model's task are compared as well
+        outputs = {**ran.outputs, **results} if isinstance(results, Mapping) else ran.outputs
+        if self.servable.comparing.begin(answers, outputs, rows, self._compared):
             self._asking = False
+        else:
+            self._skip("pending")
 
     def _compared(self, found: Comparison | None) -> None:
         if found is None:
@@ -157,12 +160,6 @@ class _Tap:
         self._sink.flush()
 
 
-def _outputs(ran: Ran) -> Tensors:
-    """Return the outputs of a run with one ticket, and the results of the model's task if there are any."""
-    results = ran.results[0] if ran.results else None
-    return {**ran.outputs, **results} if isinstance(results, Mapping) else ran.outputs
-
-
 def _unfit(ticket: Ticket, *, alike: bool) -> str:
     """Return why a request cannot be repeated, or "".
 
@@ -172,12 +169,9 @@ def _unfit(ticket: Ticket, *, alike: bool) -> str:
         return "classification"
     if ticket.inputs is not ticket.request.inputs:
         return "" if alike else "encoded"
-    return "shared_memory" if _shared(ticket.inputs) else ""
-
-
-def _shared(inputs: Mapping[str, Tensor]) -> bool:
-    """Return True if an input is in its caller's memory, which may change after the answer."""
-    return any(isinstance(_owner(tensor.array), mmap.mmap) for tensor in inputs.values())
+    owners = (_owner(tensor.array) for tensor in ticket.inputs.values())
+    # What is in its caller's memory may change after the answer.
+    return "shared_memory" if any(isinstance(owner, mmap.mmap) for owner in owners) else ""
 
 
 def _owner(array: Array) -> object:

@@ -69,7 +69,10 @@ class InputKind:
 def samples(manifest: ModelManifest) -> Iterator[InputKind]:
     """Yield the samples in the order in which they are tried. A first dimension that may count rows is 1: one row."""
     kinds = {spec.datatype.dtype.kind for spec in manifest.inputs}
-    shapes = _shapes(manifest)
+    # First, size and others of the samples: all alike, the first input alone, and first dimensions as well.
+    sizes = _sizes(manifest)
+    found = [(1, size, others) for size in sizes for others in dict.fromkeys((size, 1))]
+    shapes = found if manifest.batched else found + [(size, size, size) for size in sizes if size > 1]
     integers = INTEGERS if kinds & set("iu") else INTEGERS[:1]
     texts = TEXTS if "O" in kinds else TEXTS[:1]
     ranks = product(*(range(len(family)) for family in (shapes, integers, texts)))
@@ -81,7 +84,10 @@ def samples(manifest: ModelManifest) -> Iterator[InputKind]:
 def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[str, Array]:
     """Return the inputs of one run; another `row` gives other values of the same shapes."""
     random = np.random.default_rng((SEED, row))
-    sizes = _axis_sizes(manifest, sample)
+    # Sizes of named dimensions: a name that any tensor has in first place is a first dimension.
+    named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
+    leading = {name for axis, name in named if axis == 0}
+    sizes = {name: sample.first if name in leading else sample.size for _, name in named}
     shapes = [_shape(spec, sample, sizes, leads=index == 0) for index, spec in enumerate(manifest.inputs)]
     pairs = zip(manifest.inputs, shapes, strict=True)
     return {spec.name: _values(spec, shape, sample, random, row) for spec, shape in pairs}
@@ -106,13 +112,6 @@ def _changed(row: Tensors, names: Collection[str], factor: float, added: float) 
         }
 
 
-def _shapes(manifest: ModelManifest) -> list[tuple[int, int, int]]:
-    """Return first, size and others of the samples: all alike, the first input alone, and first dimensions as well."""
-    sizes = _sizes(manifest)
-    found = [(1, size, others) for size in sizes for others in dict.fromkeys((size, 1))]
-    return found if manifest.batched else found + [(size, size, size) for size in sizes if size > 1]
-
-
 def _sizes(manifest: ModelManifest) -> Sequence[int]:
     if all(ROWS not in spec.shape[1:] for spec in manifest.inputs) and manifest.batched:
         return (1,)
@@ -120,13 +119,6 @@ def _sizes(manifest: ModelManifest) -> Sequence[int]:
         return (1,)
     images = any(len(spec.shape) == 4 and ROWS in spec.shape[1:] for spec in manifest.inputs)
     return IMAGE_SIZES if images else PLAIN_SIZES
-
-
-def _axis_sizes(manifest: ModelManifest, sample: InputKind) -> dict[str, int]:
-    """Return the sizes of named dimensions: a name that any tensor has in first place is a first dimension."""
-    named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
-    leading = {name for axis, name in named if axis == 0}
-    return {name: sample.first if name in leading else sample.size for _, name in named}
 
 
 def _shape(spec: TensorSpec, sample: InputKind, sizes: Mapping[str, int], *, leads: bool) -> tuple[int, ...]:
@@ -149,7 +141,10 @@ def _values(
     if spec.default is not None:
         return np.full(shape, spec.default, spec.datatype.dtype)
     if spec.datatype is Datatype.BYTES:
-        return _texts(shape, sample.texts, row)
+        words = _WORDS[sample.texts]
+        array = np.empty(shape, object)
+        array.ravel()[:] = [words[(row + index) % len(words)] for index in range(array.size)]
+        return array
     if sample.zeros:
         return np.zeros(shape, spec.datatype.dtype)
     if kind == "f":
@@ -157,13 +152,6 @@ def _values(
     if kind in "iu":
         return _integers(spec, shape, sample, random).astype(spec.datatype.dtype)
     return random.integers(0, 2, shape).astype(spec.datatype.dtype)
-
-
-def _texts(shape: tuple[int, ...], kind: str, row: int) -> Array:
-    words = _WORDS[kind]
-    array = np.empty(shape, object)
-    array.ravel()[:] = [words[(row + index) % len(words)] for index in range(array.size)]
-    return array
 
 
 def _floats(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> Array:

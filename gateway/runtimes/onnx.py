@@ -290,24 +290,17 @@ def _plan_run(
     """Return the call that runs a session: the plain one, or one that converts strings, maps and bfloat16."""
     datatypes = {port.datatype for port in (*inputs, *outputs)}
     if not has_maps and not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        return _plain_run(session)
+        # ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it
+        # silently uses another one.
+        compiled = getattr(session, "_sess", None)
+        run: Run = session.run if compiled is None else compiled.run
+        return run
     if Datatype.BF16 not in datatypes:
         return lambda wanted, feeds, options: _run_objects(session, feeds, wanted, options, classes)
     if has_maps or Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix strings or maps with bfloat16 in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
     return lambda wanted, feeds, options: _run_values(session, feeds, wanted, halves, options)
-
-
-def _plain_run(session: Any) -> Run:
-    """Return the call of the compiled session if there is one.
-
-    ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it silently uses
-    another one.
-    """
-    compiled = getattr(session, "_sess", None)
-    run: Run = session.run if compiled is None else compiled.run
-    return run
 
 
 def _run_objects(
