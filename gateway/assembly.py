@@ -35,10 +35,10 @@ from gateway.hardware.library_diagnosis import climb, library_sets
 from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.generate import witness
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
-from gateway.runtimes.witness import witness
 from gateway.store.compiled import make_compiled
 from gateway.store.library import scan, scan_model
 from gateway.store.private_copies import changed, private_copies

@@ -178,7 +178,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
         ),
         outputs=outputs,
         plain=not (interpreted or any(output.classification for output in outputs)),
-        finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
+        finite=tuple(spec.name for spec, tensor in tensors if spec.finite and tensor.array.dtype.kind == "f"),
         encoded=encoded,
         stacks=joins,
         interpreted=interpreted,
@@ -215,10 +215,6 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
     if not fits(shape, spec.shape):
         raise _invalid(manifest, f"input '{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}")
     return int(shape[0]) if shape else 1
-
-
-def _must_be_finite(spec: TensorSpec, tensor: Tensor) -> bool:
-    return spec.finite and tensor.array.dtype.kind == "f"
 
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:

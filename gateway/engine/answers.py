@@ -189,7 +189,7 @@ class AnswerDelivery:
                 own = {name: Tensor(datatype, array if rows is None else array[rows])}
             else:
                 own = {
-                    output.name: self._result(output.name, results)
+                    output.name: Tensor(self._datatypes[output.name], results[output.name])
                     if results and output.name in results
                     else self._tensor(output, outputs, rows)
                     for output in ticket.form.outputs
@@ -214,9 +214,6 @@ class AnswerDelivery:
                 sink.flush()
             except Exception as error:  # noqa: BLE001  as in `_answer`
                 self.failed(f"flushing: {type(error).__name__}: {error}")
-
-    def _result(self, name: str, results: Tensors) -> Tensor:
-        return Tensor(self._datatypes[name], results[name])
 
     def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
         array = outputs[wanted.name]

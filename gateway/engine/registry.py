@@ -238,7 +238,11 @@ class Registry:
 
     def index(self) -> list[IndexEntry]:
         """Return each version that callers may name once: as serving, else as loading, else with its obstacle."""
-        return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
+        lines = []
+        for name, entry in sorted(self._entries.items()):
+            known = {version for version, one in entry.records.items() if one.attempt is not Attempt.NONE}
+            lines += [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
+        return lines
 
     def standings(self) -> list[VersionStatus]:
         """Return every version once, including staged ones."""
@@ -272,11 +276,6 @@ def _healed(route: Route | None, loaded: Mapping[str, ModelTarget]) -> Route | N
         return route if weights else None
     turns = route.turns if len(weights) == len(route.weights) else WeightedRoundRobin(weights)
     return Route(turns, "" if list(weights) == [shadow] else shadow)
-
-
-def _lines(name: str, entry: ModelEntry) -> list[IndexEntry]:
-    known = {version for version, one in entry.records.items() if one.attempt is not Attempt.NONE}
-    return [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
 
 
 def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:

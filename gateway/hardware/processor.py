@@ -107,7 +107,8 @@ def read_cpu(tree: Tree) -> Cpu:
     first = blocks[0] if blocks else {}
     cores = len(blocks) or (os.cpu_count() if tree.live else None)
     limit = tree.settings.text_chars
-    vendor = first.get("vendor_id", "")[:limit] or _vendor(parts)
+    makers = sorted({IMPLEMENTERS.get(implementer, f"implementer 0x{implementer}") for implementer, _ in parts})
+    vendor = first.get("vendor_id", "")[:limit] or " + ".join(makers) or None
     model = _model(parts) or first.get("model name", "")[:limit] or None
     words = [set((block.get("flags") or block.get("Features") or "").split()) for block in blocks]
     return Cpu(vendor, model, cores, tuple(sorted(set.intersection(*words))) if words else ())
@@ -146,11 +147,6 @@ def _blocks(tree: Tree) -> Sequence[Block]:
 def _code(block: Block, key: str) -> str:
     found = re.fullmatch(r"(?:0x)?([0-9a-f]{1,4})", block.get(key, "").lower())
     return found.group(1) if found else ""
-
-
-def _vendor(parts: set[tuple[str, str]]) -> str | None:
-    names = sorted({IMPLEMENTERS.get(implementer, f"implementer 0x{implementer}") for implementer, _ in parts})
-    return " + ".join(names) or None
 
 
 def _model(parts: set[tuple[str, str]]) -> str | None:

@@ -1,4 +1,4 @@
-"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype. Pure functions.
+"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype.
 
 It is not known what a model accepts, so samples are tried in order until one is accepted. Each differs little from the
 first; `sample` numbers them, and the same number always gives the same sample.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
+from pathlib import Path
 
 import numpy as np
 
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.golden import first_row
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
+from gateway.domain.verdict import Verdict
 
 SEED = 20
 IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
@@ -91,6 +95,24 @@ def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[
     shapes = [_shape(spec, sample, sizes, leads=index == 0) for index, spec in enumerate(manifest.inputs)]
     pairs = zip(manifest.inputs, shapes, strict=True)
     return {spec.name: _values(spec, shape, sample, random, row) for spec, shape in pairs}
+
+
+def witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> Tensors | None:
+    """Return an input that the model answered in its trial: it separates failing models from failing requests.
+
+    It is the first row of the golden set, else the generated input that was accepted, else None.
+    A golden set that cannot be read here, although the trial could, counts as none.
+    """
+    if manifest.golden is not None:
+        try:
+            with (folder / manifest.golden.file).open("rb") as stream:
+                return first_row(stream, manifest)
+        except (OSError, ConfigurationError):
+            return None
+    if verdict is None or verdict.sample is None:
+        return None
+    sample = next(islice(samples(manifest), verdict.sample, None), None)
+    return generated(manifest, sample) if sample else None
 
 
 def extreme_rows(manifest: ModelManifest, row: Tensors) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
