@@ -35,10 +35,10 @@ from gateway.hardware.library_diagnosis import climb, library_sets
 from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.generate import witness
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
-from gateway.runtimes.witness import witness
 from gateway.store.compiled import make_compiled
 from gateway.store.library import scan, scan_model
 from gateway.store.private_copies import changed, private_copies
@@ -130,7 +130,13 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
 
 def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> Loader:
     """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_mib`)."""
-    _bound_data(config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
+    # RLIMIT_DATA (getrlimit(2)) bounds the data of this process, and of each trial that it starts; 0: no bound. A run
+    # beyond it fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers and
+    # engines reserve and never touch.
+    limit_bytes = config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Verdict:
         if budget.cache_dir:
@@ -196,17 +202,6 @@ def serving(
 
 async def _holds_nothing(_model: str) -> tuple[Release, ...]:
     return ()
-
-
-def _bound_data(limit_bytes: int) -> None:
-    """Bound the data of this process, and of each trial that it starts, by RLIMIT_DATA (getrlimit(2)); 0: no bound.
-
-    A run beyond the bound fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers
-    and engines reserve and never touch.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
 
 
 async def _compile_and_try(

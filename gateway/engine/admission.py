@@ -6,7 +6,7 @@ the value that is expected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
 from gateway.domain.sizes import check_answer, least_answer_bytes
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.cost import Cost
-from gateway.engine.default_inputs import DefaultInputs
 
 Signature = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
 """Conditions for stacking the rows of two requests: equal names, datatypes, and shapes without the rows."""
@@ -48,6 +47,42 @@ class Form:
     def joins(self, other: Form) -> bool:
         """Return True if rows of both forms can be stacked and stacking pays."""
         return self.stacks and (self.signature is other.signature or self.signature == other.signature)
+
+
+class DefaultInputs:
+    """Inputs that a request may leave out: the manifest has a value for all their elements.
+
+    Remembers the tensor of each for the last number of rows.
+    """
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        self._batched = manifest.batched
+        self.specs = tuple(spec for spec in manifest.inputs if spec.default is not None)
+        self._tensors: dict[str, Tensor] = {}
+
+    def rows_needed(self, request: InferRequest) -> int:
+        """Return the rows of the inputs that a request leaves out: those of its others; 0 if it has all.
+
+        A model without rows gets 1 where the first dimension is open.
+        """
+        if all(spec.name in request.inputs for spec in self.specs):
+            return 0
+        sent = (tensor.array.shape[0] for tensor in request.inputs.values() if tensor.array.ndim)
+        return max(1, next(sent, 1)) if self._batched else 1
+
+    def complete(self, request: InferRequest, rows: int) -> InferRequest:
+        """Return the request with the inputs that it leaves out, in `rows` rows."""
+        missing = [spec for spec in self.specs if spec.name not in request.inputs]
+        return replace(request, inputs={**request.inputs, **{spec.name: self._tensor(spec, rows) for spec in missing}})
+
+    def _tensor(self, spec: TensorSpec, rows: int) -> Tensor:
+        shape = tuple(rows if size < 0 else size for size in spec.shape)
+        known = self._tensors.get(spec.name)
+        if known is None or known.array.shape != shape:
+            array = np.full(shape, spec.default, spec.datatype.dtype)
+            array.flags.writeable = False  # requests share it
+            known = self._tensors[spec.name] = Tensor(spec.datatype, array)
+        return known
 
 
 class Admission:
@@ -95,7 +130,8 @@ class Admission:
                 del self._forms[next(iter(self._forms))]
             self._forms[key] = form
         for name in form.finite:
-            _check_finite(name, request.inputs[name], self._manifest)
+            if not np.isfinite(request.inputs[name].array).all():
+                raise _invalid(self._manifest, f"input '{name}' holds NaN or infinity, which this model refuses")
         return form
 
     def _admit(self, request: InferRequest) -> Form:
@@ -116,7 +152,11 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     them), it has no rows, or it has more than `max_batch_rows`. No author stated what the first dimension counts.
     Raises RequestError INVALID, TOO_LARGE if the declared outputs exceed the largest answer.
     """
-    _check_names(request, manifest)
+    wanted = {spec.name for spec in manifest.inputs}
+    for name in request.inputs.keys() - wanted:
+        raise _invalid(manifest, f"unexpected inference input '{name:.200}'; the inputs are {_listed(wanted)}")
+    for name in sorted(wanted - request.inputs.keys()):
+        raise _invalid(manifest, f"input '{name}' is missing; the inputs are {_listed(wanted)}")
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
     if not manifest.batched:
         rows = {1}
@@ -138,7 +178,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
         ),
         outputs=outputs,
         plain=not (interpreted or any(output.classification for output in outputs)),
-        finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
+        finite=tuple(spec.name for spec, tensor in tensors if spec.finite and tensor.array.dtype.kind == "f"),
         encoded=encoded,
         stacks=joins,
         interpreted=interpreted,
@@ -158,14 +198,6 @@ def is_encoded(spec: TensorSpec, tensor: Tensor) -> bool:
     return tensor.datatype is Datatype.BYTES and spec.takes_encoded
 
 
-def _check_names(request: InferRequest, manifest: ModelManifest) -> None:
-    wanted = {spec.name for spec in manifest.inputs}
-    for name in request.inputs.keys() - wanted:
-        raise _invalid(manifest, f"unexpected inference input '{name:.200}'; the inputs are {_listed(wanted)}")
-    for name in sorted(wanted - request.inputs.keys()):
-        raise _invalid(manifest, f"input '{name}' is missing; the inputs are {_listed(wanted)}")
-
-
 def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> int:
     shape = tensor.array.shape
     if is_encoded(spec, tensor):
@@ -183,15 +215,6 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
     if not fits(shape, spec.shape):
         raise _invalid(manifest, f"input '{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}")
     return int(shape[0]) if shape else 1
-
-
-def _must_be_finite(spec: TensorSpec, tensor: Tensor) -> bool:
-    return spec.finite and tensor.array.dtype.kind == "f"
-
-
-def _check_finite(name: str, tensor: Tensor, manifest: ModelManifest) -> None:
-    if not np.isfinite(tensor.array).all():
-        raise _invalid(manifest, f"input '{name}' holds NaN or infinity, which this model refuses")
 
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:

@@ -29,8 +29,16 @@ NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 class AnswerDelivery:
     """Delivery of the results of one servable. Completes every ticket exactly once unless it was cancelled."""
 
-    def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
+    def __init__(
+        self,
+        manifest: ModelManifest,
+        variant: str,
+        statistics: ServableStatistics,
+        publish: Publish,
+        retry_after_s: float,
+    ) -> None:
         self._manifest, self.variant, self._statistics, self._publish = manifest, variant, statistics, publish
+        self._retry_after_s = retry_after_s
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
         self._uncounted: list[tuple[RawRun, int]] = []
         self._served = manifest.name, manifest.version, variant
@@ -40,7 +48,7 @@ class AnswerDelivery:
     def deliver(self, ran: Ran) -> None:
         """Answer the tickets of a run, then flush each sink."""
         if ran.plan.expired:
-            self.refuse(ran.plan.expired, expired(self._manifest.name), "expired")
+            self.refuse(ran.plan.expired, self.expired(), "expired")
         if ran.parts:
             for part in ran.parts:
                 part.lane = ran.lane
@@ -50,7 +58,7 @@ class AnswerDelivery:
         if not batch:
             return
         if ran.failure:
-            self._fail(ran)
+            self.refuse(batch, self._failure(ran))
             return
         now_ns, began_ns, stop = time.monotonic_ns(), [], 0
         sinks: set[Sink] = set()
@@ -78,7 +86,7 @@ class AnswerDelivery:
             try:
                 sink.answer_raw(token, form, outputs)
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self._tell(f"answering: {type(error).__name__}: {error}")
+                self.failed(f"answering: {type(error).__name__}: {error}")
         self._uncounted.append((run, time.monotonic_ns()))
         if len(self._uncounted) >= UNCOUNTED_RUNS:
             self.count_raw()
@@ -99,7 +107,7 @@ class AnswerDelivery:
             try:
                 sink.submit_again(token)
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self._tell(f"submitting again: {type(error).__name__}: {error}")
+                self.failed(f"submitting again: {type(error).__name__}: {error}")
         self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
@@ -113,6 +121,51 @@ class AnswerDelivery:
                 self._refuse(ticket, error)
                 sinks.add(ticket.sink)
         self._flush(sinks)
+
+    def full(self, waiting: int) -> RequestError:
+        """Return the refusal of a newcomer at a full queue."""
+        self._statistics.drop("queue_full")
+        model = self._manifest.name
+        return self._overloaded(f"model '{model}' has {waiting} requests waiting, the most it may; come back later")
+
+    def displace(self, displaced: Ticket, newcomer: Ticket, policy: str) -> None:
+        """Refuse a ticket that lost its place to `newcomer`."""
+        if displaced.request.caller != newcomer.request.caller and policy != "oldest":
+            words = (
+                f"the queue of model '{self._manifest.name}' is full, and fewer requests of another caller were served"
+            )
+            self.refuse((displaced,), self._overloaded(f"{words}; try again later"), "share")
+        elif policy == "latest":
+            words = "a newer request of the same stream took this one's place"
+            self.refuse((displaced,), self._overloaded(words), "superseded")
+        else:
+            words = f"model '{self._manifest.name}' has more requests than it may keep waiting; the oldest was dropped"
+            self.refuse((displaced,), self._overloaded(words), "oldest")
+
+    def threadless(self, tickets: Iterable[Ticket], error: RuntimeError) -> None:
+        """Refuse tickets whose run gets no thread."""
+        self.failed(f"no thread for a run: {error}")
+        words = f"model '{self._manifest.name}' gets no thread for its runs ({error}); come back later"
+        self.refuse(tickets, self._overloaded(words))
+
+    def unloaded(self) -> RequestError:
+        """Return the refusal of requests to a model that is unloaded."""
+        words = f"model '{self._manifest.name}' was unloaded"
+        return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._retry_after_s)
+
+    def expired(self) -> RequestError:
+        """Return the refusal of requests whose deadline passed while they waited."""
+        words = f"the request's time was over before model '{self._manifest.name}' could run it"
+        return RequestError(Fault.EXPIRED, words)
+
+    def overlong(self) -> RequestError:
+        """Return the refusal of requests whose run took too long."""
+        what = f"model '{self._manifest.name}' took longer than a run may ([limits] run_limit_s)"
+        return RequestError(Fault.EXPIRED, f"{what}; send a smaller input")
+
+    def failed(self, problem: str) -> None:
+        """Report a run that failed, or another problem of the model."""
+        self._publish(RunFailed(self._manifest.name, self._manifest.version, self.variant, problem))
 
     def count_refusal(self, took_ns: int, reason: str = "") -> None:
         """Count a request that failed."""
@@ -136,7 +189,7 @@ class AnswerDelivery:
                 own = {name: Tensor(datatype, array if rows is None else array[rows])}
             else:
                 own = {
-                    output.name: self._result(output.name, results)
+                    output.name: Tensor(self._datatypes[output.name], results[output.name])
                     if results and output.name in results
                     else self._tensor(output, outputs, rows)
                     for output in ticket.form.outputs
@@ -146,24 +199,21 @@ class AnswerDelivery:
                 ticket.token, InferResponse(model, version, ticket.request.id, own, variant, NO_PARAMETERS)
             )
         except Exception as error:  # noqa: BLE001  one caller's boundary: the others of the batch still get answers
-            self._tell(f"answering: {type(error).__name__}: {error}")
+            self.failed(f"answering: {type(error).__name__}: {error}")
             self._refuse(ticket, self._failed())
 
     def _refuse(self, ticket: Ticket, error: RequestError) -> None:
         try:
             ticket.sink.refuse(ticket.token, error)
         except Exception as defect:  # noqa: BLE001  as in `_answer`
-            self._tell(f"refusing: {type(defect).__name__}: {defect}")
+            self.failed(f"refusing: {type(defect).__name__}: {defect}")
 
     def _flush(self, sinks: Iterable[Sink | RawSink]) -> None:
         for sink in sinks:
             try:
                 sink.flush()
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self._tell(f"flushing: {type(error).__name__}: {error}")
-
-    def _result(self, name: str, results: Tensors) -> Tensor:
-        return Tensor(self._datatypes[name], results[name])
+                self.failed(f"flushing: {type(error).__name__}: {error}")
 
     def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
         array = outputs[wanted.name]
@@ -174,27 +224,22 @@ class AnswerDelivery:
         named = classify(array, wanted.classification, self._manifest.labels, batched=self._manifest.batched)
         return Tensor(Datatype.BYTES, named)
 
-    def _fail(self, ran: Ran) -> None:
+    def _failure(self, ran: Ran) -> RequestError:
+        """Count a run that failed, and return what its callers get."""
         if ran.overlong:
-            self.refuse(ran.plan.batch, overlong(self._manifest.name))
-            return
+            return self.overlong()
         if ran.by_caller:
             self._statistics.rejected_runs += 1
-            self.refuse(ran.plan.batch, self._rejected(ran.failure))
-            return
+            what = f"model '{self._manifest.name}' refuses this input: {ran.failure:.{WORDS_LIMIT_CHARS}}"
+            return RequestError(Fault.INVALID, what)
         self._statistics.failed_runs += 1
-        self.refuse(ran.plan.batch, self._reported(ran.failure))
+        return self._reported(ran.failure)
 
     def _reported(self, words: str) -> RequestError:
         """Report a failure of the model or of its task, and return what its callers get."""
-        self._tell(words)
-        return self._without_memory(words) if lacks_memory(words) else self._failed()
-
-    def _rejected(self, words: str) -> RequestError:
-        what = f"model '{self._manifest.name}' refuses this input: {words:.{WORDS_LIMIT_CHARS}}"
-        return RequestError(Fault.INVALID, what)
-
-    def _without_memory(self, words: str) -> RequestError:
+        self.failed(words)
+        if not lacks_memory(words):
+            return self._failed()
         what = f"the device lacks the memory for this run of model '{self._manifest.name}'"
         remedy = "send less at once, try again later, or raise [gateway] memory_mib"
         return RequestError(Fault.OVERLOADED, f"{what}; {remedy}: {words:.{WORDS_LIMIT_CHARS}}")
@@ -203,8 +248,8 @@ class AnswerDelivery:
         what = f"model '{self._manifest.name}' failed in variant {self.variant}; see the gateway's log"
         return RequestError(Fault.INTERNAL, what)
 
-    def _tell(self, problem: str) -> None:
-        self._publish(RunFailed(self._manifest.name, self._manifest.version, self.variant, problem))
+    def _overloaded(self, words: str) -> RequestError:
+        return RequestError(Fault.OVERLOADED, words, retry_after_s=self._retry_after_s)
 
     def _count(self, run: Ran | RawRun, came_ns: Sequence[int], rows: int, lane: str) -> None:
         times = RunTimes(
@@ -215,14 +260,3 @@ class AnswerDelivery:
             (time.time_ns() - time.monotonic_ns() + run.ended_ns) // 1_000_000,
         )
         self._statistics.executed(len(came_ns), rows, times, lane)
-
-
-def overlong(model: str) -> RequestError:
-    """Return the refusal of requests whose run took too long."""
-    words = f"model '{model}' took longer than a run may ([limits] run_limit_s); send a smaller input"
-    return RequestError(Fault.EXPIRED, words)
-
-
-def expired(model: str) -> RequestError:
-    """Return the refusal of requests whose deadline passed while they waited."""
-    return RequestError(Fault.EXPIRED, f"the request's time was over before model '{model}' could run it")

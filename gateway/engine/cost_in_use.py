@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from gateway.domain.events import BreakerRetried, JoiningStopped, LoopLeft
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.engine.breaker import Breaker
 from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost
-from gateway.engine.reports import Reports
 
 LOOP_OVERRUNS = 3
 """Overruns within a breaker's window after which a model leaves the event loop. A stalled machine causes one."""
@@ -25,12 +25,12 @@ class CostInUse:
     """
 
     def __init__(
-        self, cost: Cost, placement: Placement, context: EngineContext, statistics: ServableStatistics, reports: Reports
+        self, cost: Cost, placement: Placement, context: EngineContext, statistics: ServableStatistics
     ) -> None:
-        self._settings, self._batch_pass = context.settings, context.batch_pass
+        self._settings, self._batch_pass, self._publish = context.settings, context.batch_pass, context.publish
         settings = context.settings
         self.overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
-        self._statistics, self._reports = statistics, reports
+        self._statistics, self._served = statistics, (statistics.model, statistics.version, placement.variant)
         first_ns = int(settings.loop_retry_s * 1e9)
         self._loop, self._joined = Breaker(LOOP_OVERRUNS, first_ns), Breaker(1, first_ns)
         self._loop_left = self._joining_stopped = ""
@@ -55,7 +55,7 @@ class CostInUse:
         self._loop = self._loop.fault(time.monotonic_ns(), used_ns, self._batch_pass.noise_ns())
         if self._loop.is_open:
             took_us, limit_us, retry_s = used_ns // 1000, limit_ns // 1000, self._loop.wait_ns / 1e9
-            self._reports.loop_left(took_us, limit_us, self._loop.faults, retry_s)
+            self._publish(LoopLeft(*self._served, took_us, limit_us, self._loop.faults, retry_s))
             runs = f"{self._loop.faults} runs within a short time" if self._loop.faults > 1 else "a run"
             self._loop_left = _until(f"{runs} took {took_us} µs of the event loop, more than {limit_us}", retry_s)
             self._settle()
@@ -67,7 +67,7 @@ class CostInUse:
             return
         self._joined = self._joined.fault(time.monotonic_ns())
         retry_s = self._joined.wait_ns / 1e9
-        self._reports.joining_stopped(reason, retry_s)
+        self._publish(JoiningStopped(*self._served, reason, retry_s))
         self._joining_stopped = _until(f"a joined run failed: {reason}", retry_s)
         self._settle()
 
@@ -75,10 +75,10 @@ class CostInUse:
         """Try again what was left for long enough."""
         if now_ns >= self._loop.retry_ns:
             self._loop = self._loop.attempt(now_ns, self._batch_pass.noise_ns())
-            self._reports.retried("runs on the event loop")
+            self._publish(BreakerRetried(*self._served, "runs on the event loop"))
         if now_ns >= self._joined.retry_ns:
             self._joined = self._joined.attempt(now_ns)
-            self._reports.retried("joined runs")
+            self._publish(BreakerRetried(*self._served, "joined runs"))
         self._settle()
 
     def _settle(self) -> None:

@@ -84,12 +84,9 @@ class DecodePool:
                     self._begun += 1
                 except RuntimeError as error:
                     if not self._begun:
-                        raise self._no_thread(error) from error
+                        words = f"no thread can start for this request or its answer ({error}); try again later"
+                        raise RequestError(Fault.OVERLOADED, words, retry_after_s=self._retry_after_s) from error
             self._waiting.add(job.caller, job)
-
-    def _no_thread(self, error: RuntimeError) -> RequestError:
-        words = f"no thread can start for this request or its answer ({error}); try again later"
-        return RequestError(Fault.OVERLOADED, words, retry_after_s=self._retry_after_s)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest
 from gateway.domain.tensor import Tensor
 from gateway.engine.images import decode_inputs
 from gateway.engine.queue import Queue
@@ -42,7 +41,10 @@ class ImageDecoding:
         `done` is called on the event loop. With the policy "latest", older frames of the same stream that are not
         decoded yet are evicted, too. Raises RequestError OVERLOADED if no thread can start.
         """
-        displaced = self._older(ticket) if self._queue.policy == "latest" else None
+        displaced, sent = None, ticket.request
+        if self._queue.policy == "latest":
+            waiting = (each for each in self._under_way if each.request.caller == sent.caller)
+            displaced = next((each for each in waiting if each.request.stream == sent.stream), None)
         if displaced is None and self._queue.full:
             displaced = next(iter(self._under_way), None) if self._queue.policy == "oldest" else ticket
         if displaced is ticket or (displaced is None and self._queue.full):
@@ -68,10 +70,6 @@ class ImageDecoding:
             self.forget(ticket)
         return left
 
-    def _older(self, ticket: Ticket) -> Ticket | None:
-        request = ticket.request
-        return next((t for t in self._under_way if _stream(t.request) == _stream(request)), None)
-
     def _submit(self, ticket: Ticket) -> None:
         try:
             future = self._decoders.submit_for(
@@ -95,7 +93,3 @@ class ImageDecoding:
         self._queue.reserved -= 1
         if not self._under_way:
             self.none.set()
-
-
-def _stream(request: InferRequest) -> tuple[str, str]:
-    return request.caller, request.stream

@@ -19,7 +19,6 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.settings import EngineSettings
-from gateway.engine.target import ModelTarget
 
 
 class Engine:
@@ -44,7 +43,18 @@ class Engine:
         servable = self._registry.find(request.model, request.version)
         if self._quotas is None:
             return servable.submit(request, sink, token)
-        return self._submit_within(self._quotas, servable, request, sink, token)
+        try:
+            account = self._quotas.enter(request.caller, time.monotonic_ns())
+        except RequestError:
+            servable.statistics.drop("quota")
+            servable.statistics.fail.add(0)
+            raise
+        try:
+            return servable.submit(request, sink, token, account)
+        except Exception:
+            if account is not None:
+                account.in_flight -= 1
+            raise
 
     def raw_batch(self, request: InferRequest) -> RawBatch | None:
         """Implement `Submission.raw_batch`. Quotas count each request."""
@@ -117,25 +127,10 @@ class Engine:
 
     def quiet_ns(self, now_ns: int) -> int:
         """Return the time since the last request was under way; 0 while one is."""
-        servables = list(self._registry.servables())
+        servables = list(self._registry.targets())
         if any(servable.busy for servable in servables):
             return 0
         return now_ns - max((servable.used_ns for servable in servables), default=0)
-
-    @staticmethod
-    def _submit_within(quotas: Quotas, servable: ModelTarget, request: InferRequest, sink: Sink, token: Any) -> Pending:
-        try:
-            account = quotas.enter(request.caller, time.monotonic_ns())
-        except RequestError:
-            servable.statistics.drop("quota")
-            servable.statistics.fail.add(0)
-            raise
-        try:
-            return servable.submit(request, sink, token, account)
-        except Exception:
-            if account is not None:
-                account.in_flight -= 1
-            raise
 
 
 class Futures:

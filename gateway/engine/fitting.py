@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import CPU
+from gateway.domain.lifecycle import ServableState
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument, joining_obstacle, settled
@@ -17,8 +18,9 @@ from gateway.engine.cost import Cost, estimate_cost, of_one_shape
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.pauses import Pauses
-from gateway.engine.servable import Servable
+from gateway.engine.servable import Servable, ServableParts
 from gateway.engine.settings import EngineSettings
+from gateway.engine.target import ModelTarget
 from gateway.engine.worker import WorkerSettings
 from gateway.tasks.interpreter import interpreter_of
 
@@ -30,10 +32,10 @@ class Fitting:
     loader: Loader
     context: EngineContext
 
-    async def first(self, release: Release, meanwhile: Callable[[Release], Servable | None]) -> Opened | Servable:
-        """Open a release as `Loader.first` does, unless `meanwhile` returns a servable of it after that.
+    async def first(self, release: Release, meanwhile: Callable[[Release], ModelTarget | None]) -> Opened | ModelTarget:
+        """Open a release as `Loader.first` does, unless `meanwhile` returns a target of it after that.
 
-        `meanwhile` is called after success and after failure, and its servable has precedence. The session that was
+        `meanwhile` is called after success and after failure, and its target has precedence. The session that was
         opened is closed then.
         """
         try:
@@ -46,7 +48,7 @@ class Fitting:
             opened.session.close()
         return there or opened
 
-    def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
+    def servable(self, opened: Opened, old: ModelTarget | None = None) -> Servable:
         """Return a servable of an opened release. It continues the counters of `old` if that has the same manifest.
 
         Raises VariantError, with the session closed, if no thread can start for it, or its task does not fit.
@@ -54,18 +56,17 @@ class Fitting:
         try:
             interpreter = interpreter_of(opened.served)
             manifest = opened.served if interpreter is None else interpreter.described
-            return Servable(
-                manifest,
-                self._placement(opened.release, opened.manifest, opened.candidate),
-                opened.session,
+            parts = ServableParts(
+                manifest=manifest,
                 declared=opened.manifest,
+                placement=self._placement(opened.release, opened.manifest, opened.candidate),
+                session=opened.session,
                 interpreter=interpreter,
                 witness=opened.witness,
                 cost=self._cost(opened.manifest, opened.candidate),
                 threads=_threads(opened.candidate),
-                context=self.context,
-                statistics=old.statistics if old and old.manifest == manifest else None,
             )
+            servable = Servable(parts, self.context, old.statistics if old and old.manifest == manifest else None)
         except ConfigurationError as error:
             opened.session.close()
             raise VariantError(str(error)) from error
@@ -73,17 +74,21 @@ class Fitting:
             opened.session.close()
             what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"
             raise VariantError(what, remedy=remedy, transient=True) from error
+        servable.move(ServableState.AVAILABLE)
+        return servable
 
-    def refit(self, servable: Servable, release: Release, candidate: Candidate) -> bool:
+    def refit(self, target: ModelTarget, release: Release, candidate: Candidate) -> bool:
         """Give a servable the cost of its candidate's present verdict. Return False if it must be opened again."""
-        declared = servable.declared
+        if not isinstance(target, Servable):
+            return False
+        declared = target.declared
         served = settled(declared, candidate.verdict)
         interpreter = interpreter_of(served)
-        if (interpreter.described if interpreter else served) != servable.manifest:
+        if (interpreter.described if interpreter else served) != target.manifest:
             return False
-        if _threads(candidate) != servable.threads:
+        if _threads(candidate) != target.threads:
             return False
-        servable.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
+        target.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
         return True
 
     def _placement(self, release: Release, declared: ModelManifest, candidate: Candidate) -> Placement:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
-from gateway.domain.tensor import Array, Datatype, Tensor
+from gateway.domain.tensor import Array, Tensor
 from gateway.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.audio_input import decode_recordings
@@ -120,8 +120,21 @@ def _decode(
     decode = _decode_frame if preprocess.frame else _decode_image
     shown, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
     first = spec.layout not in _CHANNELS_LAST
-    pixels = _pixels(shown, _input_size(frame, preprocess), preprocess, channels_first=first)
-    return _normalised(pixels, preprocess, spec.datatype, channels_first=first), frame, decoded_pixels
+    size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
+    pixels = _pixels(shown, size, preprocess, channels_first=first)
+    # (pixels · scale − mean) / std; steps that change nothing are left out. The last axis of the arrays is long in both
+    # layouts: with three channels there, they took seven times as long.
+    table = values = pixels.reshape(len(pixels), -1)
+    for operation, operand, neutral in (
+        (np.multiply, (preprocess.scale,), 1.0),
+        (np.subtract, preprocess.mean, 0.0),
+        (np.divide, preprocess.std, 1.0),
+    ):
+        if any(value != neutral for value in operand):
+            channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
+            aligned = channels[:, np.newaxis] if first else np.tile(channels, pixels.shape[1])
+            values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
+    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype), frame, decoded_pixels
 
 
 def _decode_image(
@@ -175,7 +188,9 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
         size = upright_size(stored, turn)
         frame, part = _placed(size, preprocess)
         scales = preprocess.resize and preprocess.resample != "nearest"  # which takes single pixels, not averages
-        drafted = image.draft(mode, upright_size(_draft_size(frame), turn)) if scales else None
+        # The least size of a scaled decode is that of the whole image in the input.
+        least = max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
+        drafted = image.draft(mode, upright_size(least, turn)) if scales else None
         image.load()
         image, scale = upright(_in_mode(image, mode), turn), drafted[1][2] / stored[0] if drafted else 1.0
         # a scaled size is rounded up: what is too much at the right end of the stored rows may be on the left now
@@ -202,16 +217,6 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 def _check_pixels(pixels: int, limit: int, where: str) -> None:
     if pixels > limit:
         raise RequestError(Fault.TOO_LARGE, f"{where} has {pixels} pixels, at most {limit} more are decoded for it")
-
-
-def _draft_size(frame: Frame) -> tuple[int, int]:
-    """Return the least size (width, height) of a scaled decode: the size of the whole image in the input."""
-    return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
-
-
-def _input_size(frame: Frame, preprocess: Preprocess) -> tuple[int, int]:
-    """Return the size (width, height) of the input: that of the image if it is not resized."""
-    return preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
 
 
 def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _ShownPart]:
@@ -263,21 +268,3 @@ def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preproc
         shown = np.asarray(image).reshape(*image.size[::-1], len(bands))
         pixels[rows, columns] = shown[:, :, ::-1] if preprocess.color == "bgr" else shown
     return pixels
-
-
-def _normalised(pixels: Array, preprocess: Preprocess, datatype: Datatype, *, channels_first: bool) -> Array:
-    """Return (pixels · scale − mean) / std in `datatype`. Steps that change nothing are left out.
-
-    The last axis of the arrays is long in both layouts: with three channels there, they took seven times as long.
-    """
-    table = values = pixels.reshape(len(pixels), -1)
-    for operation, operand, neutral in (
-        (np.multiply, (preprocess.scale,), 1.0),
-        (np.subtract, preprocess.mean, 0.0),
-        (np.divide, preprocess.std, 1.0),
-    ):
-        if any(value != neutral for value in operand):
-            channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
-            aligned = channels[:, np.newaxis] if channels_first else np.tile(channels, pixels.shape[1])
-            values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
-    return cast_values(values.reshape(pixels.shape), datatype.dtype)

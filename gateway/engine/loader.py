@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -140,7 +140,12 @@ class Loader:
         nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
         try:
             async with self.exclusive.turn(candidate):
-                return await _opened(begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call))
+                opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
+                try:
+                    return await asyncio.wrap_future(opening)
+                except asyncio.CancelledError:
+                    opening.add_done_callback(_close_unwanted)
+                    raise
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: an error of an engine refuses this model only
@@ -155,7 +160,9 @@ class Loader:
         manifest = await self.manifest(release)
         candidates = self.candidates(manifest)
         reasons, transient = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible], False
-        for candidate in self._in_order(candidates):
+        best = choose(candidates, self.objective)
+        passed = [candidate for candidate in candidates if candidate.passed and candidate is not best]
+        for candidate in [*([best] if best else []), *passed, *untried(candidates)]:
             tried = candidate if candidate.passed else await self.prove(release, manifest, candidate)
             obstacle = self.obstacle(release, manifest, tried) if tried.passed else tried.reason
             transient |= tried.verdict is not None and tried.verdict.transient
@@ -180,11 +187,6 @@ class Loader:
         session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)
         return Opened(release, manifest, candidate, session, witness)
 
-    def _in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        best = choose(candidates, self.objective)
-        passed = [candidate for candidate in candidates if candidate.passed and candidate is not best]
-        return [*([best] if best else []), *passed, *untried(candidates)]
-
     def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:
         if not candidate.eligible:
             return candidate
@@ -195,14 +197,6 @@ class Loader:
         version = status.version_of(candidate.budget.provider) if status else ""
         cpu = self.site.inventory.cpu
         return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
-
-
-async def _opened(opening: Future[Opened]) -> Opened:
-    try:
-        return await asyncio.wrap_future(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_unwanted)
-        raise
 
 
 def _close_unwanted(opening: Future[Opened]) -> None:

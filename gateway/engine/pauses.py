@@ -58,12 +58,6 @@ class Pauses:
         if used_ns < SLICE_NS:
             return
         now_ns = time.monotonic_ns()
-        if self._contends(now_ns) and (wait_ns := pause_ns(used_ns, now_ns - self._began_ns)):
-            time.sleep(wait_ns / 1e9)
-        self._began_ns, self._used_ns = time.monotonic_ns(), time.thread_time_ns()
-
-    def _contends(self, now_ns: int) -> bool:
-        """Return True if a thread whose requests wait for too long had to wait for a core."""
         passed_ns = now_ns - self._checked_ns
         if passed_ns >= CHECK_NS:
             waiting, before = dict(self.waiting), self._delays_ns
@@ -75,7 +69,9 @@ class Pauses:
             )
             kept = before if len(before) < THREADS_LIMIT else {}
             self._delays_ns, self._checked_ns = {**kept, **delays}, now_ns
-        return self._contended
+        if self._contended and (wait_ns := pause_ns(used_ns, now_ns - self._began_ns)):
+            time.sleep(wait_ns / 1e9)
+        self._began_ns, self._used_ns = time.monotonic_ns(), time.thread_time_ns()
 
 
 def delay_ns(thread: int) -> int:

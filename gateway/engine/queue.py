@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from gateway.engine.service_record import ServiceRecord
 from gateway.engine.settings import QueueSettings
 from gateway.engine.ticket import Ticket
 
@@ -19,6 +18,12 @@ CALM_REQUESTS = 1000
 """Requests served since the queue was full last, after which its callers' shares are forgotten."""
 EXAMINED = 32
 """Callers that an eviction compares: those whose turn comes last. It bounds the cost of a refusal (14 µs)."""
+
+
+CREDIT = 8.0
+"""Requests below the mean that a caller may save up."""
+CALLERS_LIMIT = 4096
+"""Callers counted; one more makes the record begin again."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,46 @@ class Level:
         """Forget a caller whose line became empty."""
         del self.lines[caller]
         self.order.remove(caller)
+
+
+class ServiceRecord:
+    """Requests served to each caller while a queue is congested. A caller enters it with the mean of the others.
+
+    Periodic callers, such as cameras of one frame rate, arrive in the same order again and again: at a full queue
+    without a memory, the same ones are refused each time. With it a caller that got less than the mean goes before one
+    that got more.
+    """
+
+    __slots__ = ("_by_caller", "_total")
+
+    def __init__(self) -> None:
+        self._by_caller: dict[str, float] = {}
+        self._total = 0.0
+
+    def enter(self, caller: str) -> None:
+        """Count `caller` from now on."""
+        if caller in self._by_caller:
+            return
+        if len(self._by_caller) >= CALLERS_LIMIT:
+            self._by_caller.clear()
+            self._total = 0.0
+        served = self._mean()
+        self._by_caller[caller] = served
+        self._total += served
+
+    def add(self, caller: str) -> None:
+        """Count one request that is served."""
+        self.enter(caller)
+        self._by_caller[caller] += 1
+        self._total += 1
+
+    def of(self, caller: str) -> float:
+        """Return what was served to `caller`, at least CREDIT less than the mean."""
+        mean = self._mean()
+        return max(self._by_caller.get(caller, mean), mean - CREDIT)
+
+    def _mean(self) -> float:
+        return self._total / len(self._by_caller) if self._by_caller else 0.0
 
 
 class Queue:

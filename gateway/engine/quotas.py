@@ -63,16 +63,15 @@ class Quotas:
         if quota.in_flight and account.in_flight >= quota.in_flight:
             raise self._refusal(caller, f"has {account.in_flight} requests under way, the most it may", None)
         if quota.requests_per_s:
-            self._spend(caller, account, now_ns)
+            account.refill(now_ns)
+            if account.tokens < 1.0:
+                rate = account.quota.requests_per_s
+                raise self._refusal(
+                    caller, f"sends more than {rate:g} requests a second", (1.0 - account.tokens) / rate
+                )
+            account.tokens -= 1.0
         account.in_flight += 1
         return account
-
-    def _spend(self, caller: str, account: QuotaUse, now_ns: int) -> None:
-        account.refill(now_ns)
-        if account.tokens < 1.0:
-            rate = account.quota.requests_per_s
-            raise self._refusal(caller, f"sends more than {rate:g} requests a second", (1.0 - account.tokens) / rate)
-        account.tokens -= 1.0
 
     def _refusal(self, caller: str, what: str, retry_after_s: float | None) -> RequestError:
         after = self._retry_after_s if retry_after_s is None else retry_after_s
@@ -81,14 +80,11 @@ class Quotas:
     def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> QuotaUse:
         account = self._accounts.get(caller)
         if account is None:
-            self._make_room()
+            if len(self._accounts) >= self._callers:
+                idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
+                if idle is not None:
+                    del self._accounts[idle]
             account = self._accounts[caller] = QuotaUse(quota, quota.allowance, now_ns)
         else:
             self._accounts.move_to_end(caller)
         return account
-
-    def _make_room(self) -> None:
-        if len(self._accounts) >= self._callers:
-            idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
-            if idle is not None:
-                del self._accounts[idle]

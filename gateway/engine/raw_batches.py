@@ -171,7 +171,9 @@ class RawBatches:
         for output in batch.form.outputs:
             array, datatype = outputs[output.name], self._datatypes[output.name]
             if array.dtype != datatype.dtype or not array.size:
-                self._refuse_form(batch)
+                batch.form.raw = False
+                batch.close()
+                self._batches.pop(batch.form, None)
                 return None
             shape = (batch.form.rows, *array.shape[1:]) if count > 1 else array.shape
             described.append((output.name, datatype, shape))
@@ -190,11 +192,6 @@ class RawBatches:
             response = ResponseForm(name, version, outputs, variant)
             self._responses[outputs] = response
         return response
-
-    def _refuse_form(self, batch: OpenRawBatch) -> None:
-        batch.form.raw = False
-        batch.close()
-        self._batches.pop(batch.form, None)
 
     def _submit_again(self, entries: Iterable[Entry]) -> None:
         self._answers.submit_again((sink, token) for sink, token, _, _ in entries)

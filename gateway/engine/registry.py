@@ -10,12 +10,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import IndexEntry, VersionStatus
 from gateway.domain.routing import newest_version, version_order
 from gateway.domain.sharing import WHOLE, WeightedRoundRobin, percentages
-from gateway.engine.servable import Servable
 from gateway.engine.split import Split
-from gateway.engine.target import ModelTarget
+from gateway.engine.target import ModelTarget, RequestTarget
 from gateway.engine.versions import Attempt, LoadedVersion, VersionChange, VersionRecord, attempted, changed
 
-Record = VersionRecord[Servable]
+Record = VersionRecord[ModelTarget]
 NEW: Record = VersionRecord()
 """Record of an unknown version."""
 
@@ -47,14 +46,14 @@ class ModelEntry:
     """
 
     records: dict[str, Record] = field(default_factory=dict)
-    routes: dict[str, ModelTarget] = field(default_factory=dict)
+    routes: dict[str, RequestTarget] = field(default_factory=dict)
     committed: str = ""
     route: Route | None = None
 
     @property
-    def serving(self) -> dict[str, Servable]:
+    def serving(self) -> dict[str, ModelTarget]:
         """Return the servables that answer requests, by version."""
-        return {version: held.servable for version, one in self.records.items() if (held := one.serving)}
+        return {version: held.target for version, one in self.records.items() if (held := one.serving)}
 
     @property
     def default(self) -> str | None:
@@ -63,10 +62,10 @@ class ModelEntry:
         return self.committed if self.committed in serving else newest_version(serving)
 
     @property
-    def loaded(self) -> dict[str, Servable]:
+    def loaded(self) -> dict[str, ModelTarget]:
         """Return every loaded version once. A serving version replaces a staged one of the same name."""
         held = {version: one.serving or one.staged for version, one in self.records.items()}
-        return {version: one.servable for version, one in held.items() if one}
+        return {version: one.target for version, one in held.items() if one}
 
     @property
     def reachable(self) -> set[str]:
@@ -91,28 +90,28 @@ class ModelEntry:
         else:
             self.records[version] = record
 
-    def serve(self, version: str, held: LoadedVersion[Servable], *, committed: bool = False) -> Servable | None:
+    def serve(self, version: str, held: LoadedVersion[ModelTarget], *, committed: bool = False) -> ModelTarget | None:
         """Let a servable answer for its version from now on, and for the model if it is `committed`.
 
         Return the servable that it replaces, or None.
         """
         record = self.record(version)
-        if record.staged is not None and record.staged.servable is held.servable:
+        if record.staged is not None and record.staged.target is held.target:
             old = self._change(version, VersionChange.TAKE_OVER)
         else:
             old = self._change(version, VersionChange.SERVE, held)
         if committed:
             self.committed = version
         self.settle()
-        return None if old is held.servable else old
+        return None if old is held.target else old
 
-    def stage(self, version: str, held: LoadedVersion[Servable]) -> Servable | None:
+    def stage(self, version: str, held: LoadedVersion[ModelTarget]) -> ModelTarget | None:
         """Keep a servable as staged. Return the one that it replaces."""
         old = self._change(version, VersionChange.STAGE, held)
         self.settle()
         return old
 
-    def withdraw(self, version: str, reason: str = "") -> Servable | None:
+    def withdraw(self, version: str, reason: str = "") -> ModelTarget | None:
         """Stop serving a version, for `reason`. Return its servable, or None."""
         servable = self._change(version, VersionChange.WITHDRAW) if self.record(version).serving else None
         if reason:
@@ -121,7 +120,7 @@ class ModelEntry:
         self.settle()
         return servable
 
-    def unstage(self, version: str) -> Servable | None:
+    def unstage(self, version: str) -> ModelTarget | None:
         """Remove a staged version. Return its servable."""
         servable = self._change(version, VersionChange.UNSTAGE)
         self.settle()
@@ -136,11 +135,11 @@ class ModelEntry:
         self.note(version, attempted(self.record(version), attempt, reason))
 
     def _change(
-        self, version: str, change: VersionChange, held: LoadedVersion[Servable] | None = None
-    ) -> Servable | None:
+        self, version: str, change: VersionChange, held: LoadedVersion[ModelTarget] | None = None
+    ) -> ModelTarget | None:
         record, old = changed(self.record(version), change, held)
         self.note(version, record)
-        return old.servable if old else None
+        return old.target if old else None
 
     def settle(self) -> None:
         """Update `routes` to the loaded versions; a route loses versions that are not loaded.
@@ -149,10 +148,10 @@ class ModelEntry:
         """
         loaded = self.loaded
         for servable in loaded.values():
-            servable.raw.close()
+            servable.close_batches()
         self.route = _healed(self.route, loaded)
         serving = self.serving
-        routes: dict[str, ModelTarget] = dict(serving)
+        routes: dict[str, RequestTarget] = dict(serving)
         if (default := self.default) is not None:
             routes[""] = serving[default]
         if self.route is not None:
@@ -190,7 +189,7 @@ class Registry:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
-    def find(self, model: str, version: str = "") -> ModelTarget:
+    def find(self, model: str, version: str = "") -> RequestTarget:
         """Return the target that answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
@@ -207,17 +206,17 @@ class Registry:
         for entry in self._entries.values():
             yield from entry.records.values()
 
-    def serving(self, model: str, version: str) -> Servable | None:
+    def serving(self, model: str, version: str) -> ModelTarget | None:
         """Return the servable that serves a version, or None."""
         held = self.record(model, version).serving
-        return held.servable if held else None
+        return held.target if held else None
 
-    def servables(self) -> Iterator[Servable]:
+    def targets(self) -> Iterator[ModelTarget]:
         """Iterate over all loaded servables."""
         for record in self.records():
-            yield from (held.servable for held in (record.staged, record.serving) if held)
+            yield from (held.target for held in (record.staged, record.serving) if held)
 
-    def loaded(self) -> Iterator[tuple[Servable, int]]:
+    def loaded(self) -> Iterator[tuple[ModelTarget, int]]:
         """Iterate over each loaded version once, with its weight, sorted by model and version."""
         for name in sorted(self._entries):
             entry = self._entries[name]
@@ -239,7 +238,11 @@ class Registry:
 
     def index(self) -> list[IndexEntry]:
         """Return each version that callers may name once: as serving, else as loading, else with its obstacle."""
-        return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
+        lines = []
+        for name, entry in sorted(self._entries.items()):
+            known = {version for version, one in entry.records.items() if one.attempt is not Attempt.NONE}
+            lines += [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
+        return lines
 
     def standings(self) -> list[VersionStatus]:
         """Return every version once, including staged ones."""
@@ -263,7 +266,7 @@ class Registry:
         return RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s, is_loading=is_loading)
 
 
-def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None:
+def _healed(route: Route | None, loaded: Mapping[str, ModelTarget]) -> Route | None:
     """Return the route without unloaded versions: the others get their share. None if no version is left."""
     if route is None:
         return None
@@ -273,11 +276,6 @@ def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None
         return route if weights else None
     turns = route.turns if len(weights) == len(route.weights) else WeightedRoundRobin(weights)
     return Route(turns, "" if list(weights) == [shadow] else shadow)
-
-
-def _lines(name: str, entry: ModelEntry) -> list[IndexEntry]:
-    known = {version for version, one in entry.records.items() if one.attempt is not Attempt.NONE}
-    return [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
 
 
 def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
 
 from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenResult, GoldenSet, compare_golden, first_rows, joined, portions, read_golden
+from gateway.domain.golden import GoldenSet, compare_golden, first_rows, joined, portions, read_golden
 from gateway.domain.manifest import Tolerance
 from gateway.domain.ports import Replayed
 from gateway.domain.release import Release
-from gateway.domain.tensor import Array, Tensor, Tensors
+from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.run import Ran
-from gateway.engine.servable import Servable
+from gateway.engine.target import ModelTarget
 
 ROWS_LIMIT = 8
 """Most rows of one replay: it repeats with each check of a probation."""
@@ -34,35 +33,26 @@ def read_rows(release: Release) -> GoldenSet | None:
     return first_rows(read_golden(content, manifest, str(file)), manifest, ROWS_LIMIT)
 
 
-async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
+async def replay(servable: ModelTarget, golden: GoldenSet) -> Replayed:
     """Compare the version's answers with its golden set. Nothing is replayed while requests come."""
     manifest = servable.manifest
-    parts: list[Tensors] = []
+    types, parts = {spec.name: spec.datatype for spec in manifest.inputs}, list[Tensors]()
     for inputs in portions(manifest, golden, 1):
-        ran = await _run(servable, inputs)
+        ended: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
+        tensors = {name: Tensor(types[name], array) for name, array in inputs.items()}
+        ran = await ended if servable.ask_beside(tensors, None, ended.set_result) else None
         if ran is None:
             return Replayed(0, True, "requests came meanwhile")
         if ran.failure:
             return Replayed(len(parts) + 1, False, f"a run of its golden set failed: {ran.failure}")
         parts.append(ran.outputs)
     found = compare_golden(golden, joined(manifest, golden, parts), _tolerance(servable))
-    return _replayed(len(parts), found)
+    word = "answers" if found.passed else "fails"
+    return Replayed(len(parts), found.passed, f"it {word} its golden set: {found.reason}")
 
 
-async def _run(servable: Servable, inputs: Mapping[str, Array]) -> Ran | None:
-    ended: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
-    types = {spec.name: spec.datatype for spec in servable.manifest.inputs}
-    tensors = {name: Tensor(types[name], array) for name, array in inputs.items()}
-    return await ended if servable.ask_beside(tensors, None, ended.set_result) else None
-
-
-def _tolerance(servable: Servable) -> Tolerance:
+def _tolerance(servable: ModelTarget) -> Tolerance:
     manifest = servable.manifest
     variant = manifest.variant(servable.placement.variant)
     by_runtime = manifest.golden.tolerance if manifest.golden else {}
     return by_runtime.get(variant.runtime, Tolerance()) if variant else Tolerance()
-
-
-def _replayed(rows: int, found: GoldenResult) -> Replayed:
-    word = "answers" if found.passed else "fails"
-    return Replayed(rows, found.passed, f"it {word} its golden set: {found.reason}")

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import EntryIgnored, ModelRefused, ModelUndecided, Publish
-from gateway.domain.lifecycle import ServableState
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.retry import SECOND_NS
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, choose
+from gateway.domain.selection import choose
 from gateway.engine.comparing import Comparing
 from gateway.engine.context import EngineContext
 from gateway.engine.engine import Engine
 from gateway.engine.fitting import Fitting, worker_settings
 from gateway.engine.leases import Leases
 from gateway.engine.loader import Loader, Opened
-from gateway.engine.loading import load_all
 from gateway.engine.registry import Registry
-from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
+from gateway.engine.target import ModelTarget
 from gateway.engine.threads import Threads
 from gateway.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
+LANE_S = 10.0
+"""Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
+SLOW_LOADS = 4
+"""Most slow loads at once, each with a child process. Others then keep their lanes."""
 
 
 class ModelRepository:
@@ -179,7 +181,7 @@ class ModelRepository:
             self._staging.close()
             self._leases.close()
             self._comparing.close()
-            servables = list(self._registry.servables())
+            servables = list(self._registry.targets())
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
 
@@ -187,12 +189,12 @@ class ModelRepository:
         if not self._control():
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
 
-    def _replace_later(self, servable: Servable) -> None:
+    def _replace_later(self, servable: ModelTarget) -> None:
         task = asyncio.get_running_loop().create_task(self._replace(servable))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _replace(self, hung: Servable) -> None:
+    async def _replace(self, hung: ModelTarget) -> None:
         """Open a version again whose run does not end; after `max_hangs` such runs it stays out of service.
 
         The old session's memory and its thread are lost: nothing in this process can end them.
@@ -200,7 +202,7 @@ class ModelRepository:
         model, version = hung.manifest.name, hung.manifest.version
         async with self._change():
             record = self._registry.record(model, version)
-            if record.serving is None or record.serving.servable is not hung:  # staged, or already replaced
+            if record.serving is None or record.serving.target is not hung:  # staged, or already replaced
                 await hung.close(0.0)
                 return
             hangs = record.hangs + 1
@@ -264,7 +266,9 @@ class ModelRepository:
         kept = {release.name for release in releases if self._keeps_others(release)}
         for name, version in self._registry.listed() - wanted:
             if name not in kept and only in {"", name}:
-                await self._remove(name, version)
+                await self._retire(self._withdraw(name, version))
+                self._registry.entry(name).forget(version)
+                self._registry.tidy(name)
         self._followed.set()
 
     def _keeps_others(self, release: Release) -> bool:
@@ -330,41 +334,34 @@ class ModelRepository:
         refusal = ModelRefused(release.name, release.version, reason)
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
 
-    async def _opened(self, release: Release) -> Servable:
+    async def _opened(self, release: Release) -> ModelTarget:
         opened = await self._fitting.first(release, self._staging.staged)
-        return opened if isinstance(opened, Servable) else self._made(opened)
+        return self._made(opened) if isinstance(opened, Opened) else opened
 
-    def _made(self, opened: Opened) -> Servable:
+    def _made(self, opened: Opened) -> ModelTarget:
         manifest = opened.manifest
-        servable = self._fitting.servable(opened, self._registry.serving(manifest.name, manifest.version))
-        servable.move(ServableState.AVAILABLE)
-        return servable
+        return self._fitting.servable(opened, self._registry.serving(manifest.name, manifest.version))
 
-    def _serve(self, held: LoadedVersion[Servable], *, committed: bool) -> Servable | None:
+    def _serve(self, held: LoadedVersion[ModelTarget], *, committed: bool) -> ModelTarget | None:
         """Let a servable answer for its version. Return the servable that it replaces."""
         model, version = held.release.name, held.release.version
         entry = self._registry.entry(model)
         before, serving = entry.route, self._registry.serving(model, version)
         old = entry.serve(version, held, committed=committed)
         self._leases.settle(model, before, f"version {version} is served")
-        if serving is not held.servable:
-            self._publish(chosen(held.servable))
+        if serving is not held.target:
+            self._publish(chosen(held.target))
         return old
 
-    def _withdraw(self, model: str, version: str, reason: str = "") -> Servable | None:
+    def _withdraw(self, model: str, version: str, reason: str = "") -> ModelTarget | None:
         entry = self._registry.entry(model)
         before, servable = entry.route, entry.withdraw(version, reason)
         self._leases.settle(model, before, f"version {version} is gone")
         return servable
 
-    async def _retire(self, servable: Servable | None) -> None:
+    async def _retire(self, servable: ModelTarget | None) -> None:
         if servable is not None:
             await servable.close(self._settings.drain_s)
-
-    async def _remove(self, model: str, version: str) -> None:
-        await self._retire(self._withdraw(model, version))
-        self._registry.entry(model).forget(version)
-        self._registry.tidy(model)
 
     async def _next_trial(self, plan: TrialPlan) -> PlannedTrial | None:
         """Return the next trial once the device is idle. To plan many takes the event loop milliseconds."""
@@ -373,15 +370,15 @@ class ModelRepository:
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
         return plan.next()
 
-    async def _choose_again(self, held: LoadedVersion[Servable], plan: TrialPlan) -> None:
-        release, serving = held.release, held.servable
+    async def _choose_again(self, held: LoadedVersion[ModelTarget], plan: TrialPlan) -> None:
+        release, serving = held.release, held.target
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
         complete = plan.is_complete(release, manifest, candidates)
         if best is None or not complete or self._loader.obstacle(release, manifest, best):
             return
-        if _serves(serving, best) and self._fitting.refit(serving, release, best):
+        if serving.placement.place == best.place and self._fitting.refit(serving, release, best):
             return
         try:
             servable = self._made(await self._loader.open(release, best, manifest))
@@ -391,5 +388,26 @@ class ModelRepository:
             await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
 
 
-def _serves(servable: Servable, candidate: Candidate) -> bool:
-    return servable.placement.place == candidate.place
+async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:
+    """Run `loads` in order, `lanes` at a time, and up to SLOW_LOADS slow ones. Return when all have ended."""
+    lane, slow = asyncio.Semaphore(lanes), asyncio.Semaphore(SLOW_LOADS)
+    async with asyncio.TaskGroup() as group:
+        for load in loads:
+            await lane.acquire()
+            group.create_task(_hold(lane, slow, group.create_task(load())))
+
+
+async def _hold(lane: asyncio.Semaphore, slow: asyncio.Semaphore, load: asyncio.Task[None]) -> None:
+    """Hold a lane until `load` ends, or takes longer than LANE_S and is admitted as a slow load."""
+    done, _ = await asyncio.wait({load}, timeout=LANE_S)
+    if done:
+        lane.release()
+        return
+    place = asyncio.ensure_future(slow.acquire())
+    try:
+        await asyncio.wait({load, place}, return_when=asyncio.FIRST_COMPLETED)
+        lane.release()
+        await asyncio.wait({load})
+    finally:
+        if not place.cancel():
+            slow.release()

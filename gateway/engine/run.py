@@ -13,7 +13,7 @@ from gateway.domain.errors import RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import RawSink, Session
 from gateway.domain.postprocess import finish_outputs
-from gateway.domain.tensor import Array, Raw, Tensors
+from gateway.domain.tensor import Raw, Tensors
 from gateway.engine.admission import Form
 from gateway.engine.queue import RunPlan
 from gateway.engine.ticket import Ticket
@@ -127,7 +127,7 @@ class Runner:
             inputs = gather(plan.batch)
             gathered_ns = clock()
             outputs, ran_ns = self.compute(inputs, plan.rows if len(plan.batch) > 1 else 0)
-            results = self._interpreted(plan, outputs)
+            results = self._interpreted(self._interpreter, plan, outputs) if self._interpreter else ()
             ran_ns = clock() if results else ran_ns
         except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
             now_ns = clock()
@@ -135,10 +135,10 @@ class Runner:
             return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
         return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns, results=results)
 
-    def _interpreted(self, plan: RunPlan, outputs: Tensors) -> Sequence[Results]:
+    @staticmethod
+    def _interpreted(interpreter: Interpreter, plan: RunPlan, outputs: Tensors) -> Sequence[Results]:
         """Return the results of the model's task for each ticket: a part of the run, because it takes as long."""
-        interpreter = self._interpreter
-        if interpreter is None or not any(ticket.form.interpreted for ticket in plan.batch):
+        if not any(ticket.form.interpreted for ticket in plan.batch):
             return ()
         results: list[Results] = []
         stop = 0
@@ -155,9 +155,15 @@ class Runner:
         """
         raw = self._session.run(inputs)
         ran_ns = time.monotonic_ns()
-        outputs = self._finished(raw)
+        outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
+        if self._lends:  # the callers may keep them: copied once per batch
+            named = ((name, outputs[name]) for name in self._names)
+            outputs = {name: array.copy() if array is raw.get(name) else array for name, array in named}
         if joined_rows:
-            self._check_rows(outputs, joined_rows)
+            for name in self._names:
+                shape = outputs[name].shape
+                if not shape or shape[0] != joined_rows:  # no caller may get another caller's rows
+                    raise ValueError(f"output '{name}' has shape {list(shape)} for {joined_rows} joined rows")
         return outputs, ran_ns
 
     def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
@@ -189,20 +195,6 @@ class Runner:
         """Free the session."""
         self._session.close()
 
-    def _finished(self, raw: Tensors) -> Tensors:
-        """Return outputs that the callers may keep: arrays that the session lends are copied, once per batch."""
-        outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
-        if not self._lends:
-            return outputs
-        return {name: _kept(outputs[name], raw.get(name)) for name in self._names}
-
-    def _check_rows(self, outputs: Tensors, rows: int) -> None:
-        """Raise ValueError if a joined output has a wrong number of rows: no caller may get another caller's."""
-        for name in self._names:
-            shape = outputs[name].shape
-            if not shape or shape[0] != rows:
-                raise ValueError(f"output '{name}' has shape {list(shape)} for {rows} joined rows")
-
 
 def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: slice | None) -> Results:
     try:
@@ -211,10 +203,6 @@ def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: s
         return refused
     except Exception as error:  # noqa: BLE001  the outputs are there: this must not count as a run that failed
         return VariantError(f"task: {type(error).__name__}: {error}")
-
-
-def _kept(array: Array, lent: Array | None) -> Array:
-    return array.copy() if array is lent else array
 
 
 def gather(batch: Sequence[Ticket]) -> Tensors:

@@ -9,11 +9,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import ImagesDecoded, ServableChanged
+from gateway.domain.events import ImagesDecoded, PriorityRefused, RunHung, RunOverlong, ServableChanged
 from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import ServableState, advance
 from gateway.domain.manifest import ModelManifest
@@ -22,89 +22,101 @@ from gateway.domain.sizes import request_sizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
-from gateway.engine.answers import AnswerDelivery, expired, overlong
+from gateway.engine.answers import AnswerDelivery
 from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost
 from gateway.engine.cost_in_use import CostInUse
 from gateway.engine.decoding import Decoded, ImageDecoding
 from gateway.engine.limiter import Share
-from gateway.engine.overlong import RunLimits, RunWatch
 from gateway.engine.queue import Queue, RunPlan
 from gateway.engine.quotas import QuotaUse
 from gateway.engine.raw_batches import OpenRawBatch, RawBatches
-from gateway.engine.refusals import ModelRefusals
-from gateway.engine.reports import Reports
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import NO_CALLER, Ticket
-from gateway.engine.worker import Calls, SessionWorker
+from gateway.engine.worker import Calls, RunWatch, SessionWorker
 from gateway.tasks.frame import Frame
 from gateway.tasks.interpreter import Interpreter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServableParts:
+    """Parts of one version: its session, what callers see of it, and what its runs cost.
+
+    `declared` is the manifest as it was tried; `manifest` is the part that callers see. `threads`: processor threads
+    that a run takes.
+    """
+
+    manifest: ModelManifest
+    declared: ModelManifest
+    placement: Placement
+    session: Session
+    interpreter: Interpreter | None
+    witness: Tensors | None
+    cost: Cost
+    threads: int
 
 
 class Servable:
     """One version of one model with one session. Create it on the event loop; `close` drains and frees it.
 
-    It has 29 attributes: with 30, CPython 3.11 looks them up so slowly that a request takes 0.2 µs longer.
+    It has fewer than 30 attributes: with 30, CPython 3.11 looks them up so slowly that a request takes 0.2 µs longer.
     """
 
     def __init__(
-        self,
-        manifest: ModelManifest,
-        placement: Placement,
-        session: Session,
-        *,
-        declared: ModelManifest | None = None,
-        interpreter: Interpreter | None = None,
-        witness: Tensors | None = None,
-        cost: Cost,
-        threads: int,
-        context: EngineContext,
-        statistics: ServableStatistics | None = None,
+        self, parts: ServableParts, context: EngineContext, statistics: ServableStatistics | None = None
     ) -> None:
-        runs = manifest if interpreter is None else interpreter.manifest
-        self.manifest, self.placement, self.comparing = manifest, placement, context.comparing
-        self.declared = declared or runs
-        """Manifest as it was tried; `manifest` is the part that callers see."""
-        self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
-        self.state = ServableState.START
-        self.used_ns, self.threads = time.monotonic_ns(), threads
-        settings = context.settings
-        self._context, self._batch_pass = context, context.batch_pass
-        rows = manifest.rows_limit(settings.max_batch_rows)
+        manifest, cost, settings, publish = parts.manifest, parts.cost, context.settings, context.publish
+        name, version, variant = manifest.name, manifest.version, parts.placement.variant
+        self.manifest, self.declared, self.threads = manifest, parts.declared, parts.threads
+        self.statistics = statistics or ServableStatistics(name, version)
+        self.state, self.used_ns = ServableState.START, time.monotonic_ns()
+        self.comparing, self._context, self._batch_pass = context.comparing, context, context.batch_pass
+        rows, waits = manifest.rows_limit(settings.max_batch_rows), settings.queue_of(name)
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
-        self._refusals = ModelRefusals(manifest.name, settings.retry_after_s)
-        self._reports = reports = Reports(manifest, placement.variant, context.publish)
-        self._usage = CostInUse(cost, placement, context, self.statistics, reports)
-        self._cost, self._retry_ns, self._overrun_ns = cost, self._usage.retry_ns, self._usage.overrun_ns
-        self._answers = AnswerDelivery(manifest, placement.variant, self.statistics, context.publish)
-        self._runner = Runner(session, runs, witness, interpreter)
-        waits = settings.queue_of(manifest.name)
+        self._usage = CostInUse(cost, parts.placement, context, self.statistics)
+        self._answers = AnswerDelivery(manifest, variant, self.statistics, publish, settings.retry_after_s)
+        runs = manifest if parts.interpreter is None else parts.interpreter.manifest
+        self._runner = Runner(parts.session, runs, parts.witness, parts.interpreter)
         self._queue = Queue(waits)
-        self.raw = RawBatches(
+        self._raw = RawBatches(
             manifest, settings, self._answers, runner=self._runner, queue=self._queue, ready=self._take_turn
         )
         self._worker = SessionWorker(
-            f"run {manifest.name}/{manifest.version}",
+            f"run {name}/{version}",
             self._runner,
             self._queue,
             cost,
-            Calls(self._worker_ran, self._beside_ended, self._queue_returned, reports.failed, reports.priority_refused),
+            Calls(
+                self._ran,
+                self._beside_ended,
+                self._queue_returned,
+                self._answers.failed,
+                lambda reason: publish(PriorityRefused(name, version, reason)),
+            ),
             worker_settings=context.worker_settings,
-            share=Share(threads),
+            share=Share(parts.threads),
             delay_us=waits.delay_us,
         )
-        limits = RunLimits(self._usage.run_limit_ns, int(settings.run_end_s * 1e9))
         self._watch = RunWatch(
-            self._worker, limits, busy=lambda: self.busy, cancel=self._cancel_run, hung=self._run_hung
+            self._worker,
+            self._usage.run_limit_ns,
+            int(settings.run_end_s * 1e9),
+            busy=lambda: self.busy,
+            cancel=self._cancel_run,
+            hung=self._run_hung,
         )
-        self._on_turn = self._closed = False
-        self._delivered = 0
         self._decoding = ImageDecoding(context.decoders, settings, self._queue, self._image_decoded)
+        self._on_turn = self._closed = False
         if not cost.limit_ns:
             self._worker.take_over()
         self.move(ServableState.LOADING)
+
+    @property
+    def placement(self) -> Placement:
+        """Return the variant, the accelerator and the reason for them."""
+        return self._usage.placement
 
     def move(self, to: ServableState, reason: str = "") -> None:
         """Change to another state of the table and publish it."""
@@ -114,12 +126,12 @@ class Servable:
     @property
     def pending(self) -> int:
         """Return the number of requests that are admitted and not yet in a run."""
-        return self._queue.length + self._queue.reserved + sum([len(batch.entries) for batch in self.raw.waiting])
+        return self._queue.length + self._queue.reserved + sum([len(batch.entries) for batch in self._raw.waiting])
 
     @property
     def busy(self) -> bool:
         """Return True if a request is under way."""
-        return self.pending > 0 or self._worker.begun != self._delivered
+        return self.pending > 0 or self._worker.busy
 
     def counted(self, weight: int) -> ServableStatistics:
         """Return the statistics as of now. `weight`: its share of the requests that name no version, in percent."""
@@ -127,6 +139,10 @@ class Servable:
         counted = self.statistics
         counted.queued, counted.busy, counted.weight = self.pending, self.busy, weight
         return counted
+
+    def close_batches(self) -> None:
+        """Submit again the requests that collect as bytes: another target may answer them now."""
+        self._raw.close()
 
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
@@ -136,9 +152,9 @@ class Servable:
             form = self._admission.form(request)
             if (deadline_ns := request.deadline_ns) is not None and deadline_ns <= now_ns:
                 self.statistics.drop("expired")
-                raise expired(self.manifest.name)
+                raise self._answers.expired()
             if self._closed:
-                raise self._refusals.unloaded()
+                raise self._answers.unloaded()
             ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account)
             if form.encoded:
                 self._decode(ticket)
@@ -152,9 +168,9 @@ class Servable:
     def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Implement `Submission.raw_batch`."""
         lacks_inputs = self._admission.complete(request) is not request  # raw contents are what was sent only
-        if lacks_inputs or self._closed or self._worker.owns or not self._cost.limit_ns:
+        if lacks_inputs or self._closed or self._worker.owns or not self._usage.cost.limit_ns:
             return None
-        return self.raw.of(request, self._admission.form(request))
+        return self._raw.of(request, self._admission.form(request))
 
     def ask_beside(
         self,
@@ -179,58 +195,65 @@ class Servable:
 
     def run_inline(self) -> bool:
         """Run once at the end of a pass of the event loop. Return True if there is more to run."""
-        if self.raw.waiting:
-            return self._run_raw()
-        queue = self._queue
+        if self._raw.waiting:
+            if self._worker.owns:  # its thread uses the session
+                self._raw.close()
+            now_ns, usage = time.monotonic_ns(), self._usage
+            self._batch_pass.watch(now_ns)
+            run = self._raw.run(now_ns, usage.cost.loop_rows)
+            self._on_turn = bool(self._raw.waiting or (self._queue.length and not self._worker.owns))
+            if run is not None:
+                self._learn(run.form, run.ran_ns - run.gathered_ns)
+                self.used_ns = run.ended_ns
+                if run.ended_ns >= usage.retry_ns:
+                    self._retry(run.ended_ns)
+                if run.ended_ns - run.began_ns > usage.overrun_ns and usage.overran():
+                    self._reprice()
+            return self._on_turn
+        queue, usage = self._queue, self._usage
         head = None if self._worker.owns else queue.head()
         if head is None:
             self._on_turn = False
-        elif head.form.costly or not self._cost.limit_ns:
+        elif head.form.costly or not usage.cost.limit_ns:
             self._on_turn = False
-            self._hand_over()
+            self._raw.close()
+            self._arm(self._queue)
+            self._watch.arm()
+            try:
+                self._worker.take_over()
+            except RuntimeError as error:
+                self._answers.threadless(self._queue.clear(), error)
         else:
             now_ns = time.monotonic_ns()
             self._batch_pass.watch(now_ns)
-            ran = self._runner.run(queue.take(now_ns, self._cost.loop_rows))
+            ran = self._runner.run(queue.take(now_ns, usage.cost.loop_rows))
             self._ran(ran)
             self._on_turn = queue.length > 0
-            if ran.ended_ns - ran.began_ns > self._overrun_ns and self._usage.overran():
-                self._reprice()
-        return self._on_turn
-
-    def _run_raw(self) -> bool:
-        if self._worker.owns:  # its thread uses the session
-            self.raw.close()
-        now_ns = time.monotonic_ns()
-        self._batch_pass.watch(now_ns)
-        run = self.raw.run(now_ns, self._cost.loop_rows)
-        self._on_turn = bool(self.raw.waiting or (self._queue.length and not self._worker.owns))
-        if run is not None:
-            self._learn(run.form, run.ran_ns - run.gathered_ns)
-            self.used_ns = run.ended_ns
-            if run.ended_ns >= self._retry_ns:
-                self._retry(run.ended_ns)
-            if run.ended_ns - run.began_ns > self._overrun_ns and self._usage.overran():
+            if ran.ended_ns - ran.began_ns > usage.overrun_ns and usage.overran():
                 self._reprice()
         return self._on_turn
 
     def _learn(self, form: Form, cost_ns: int) -> None:
-        form.cost_ns = self._cost.learned_ns(form.cost_ns, cost_ns)
-        form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)
+        cost = self._usage.cost
+        form.cost_ns = cost.learned_ns(form.cost_ns, cost_ns)
+        form.costly = cost.too_costly(form.cost_ns, before=form.costly)
         if form.costly:
-            self.raw.close()
+            self._raw.close()
 
     def _cancel_run(self, plan: RunPlan) -> None:
         self.statistics.overlong_runs += 1
-        self._reports.overlong(plan.rows, self._usage.run_limit_ns(plan.rows) / 1e9)
+        limit_s = self._usage.run_limit_ns(plan.rows) / 1e9
+        name, version = self.manifest.name, self.manifest.version
+        self._context.publish(RunOverlong(name, version, self.placement.variant, plan.rows, limit_s))
         if not self._runner.cancel(plan):
-            self._answers.refuse(plan.batch, overlong(self.manifest.name))
+            self._answers.refuse(plan.batch, self._answers.overlong())
 
     def _run_hung(self, plan: RunPlan) -> None:
         self.statistics.hung_runs += 1
-        self._reports.hung(plan.rows)
+        name, version = self.manifest.name, self.manifest.version
+        self._context.publish(RunHung(name, version, self.placement.variant, plan.rows))
         self._worker.abandon_run()
-        self._answers.refuse(plan.batch, overlong(self.manifest.name))
+        self._answers.refuse(plan.batch, self._answers.overlong())
         self._context.replace(self)
 
     def remeasured(self, cost: Cost, placement: Placement) -> None:
@@ -239,11 +262,9 @@ class Servable:
         self._reprice()
 
     def _reprice(self) -> None:
-        usage = self._usage
-        self._cost, self._retry_ns, self.placement = usage.cost, usage.retry_ns, usage.placement
-        self.raw.close()
-        self._admission.reprice(usage.cost)
-        self._worker.reprice(usage.cost)
+        self._raw.close()
+        self._admission.reprice(self._usage.cost)
+        self._worker.reprice(self._usage.cost)
 
     def leave(self, ticket: Ticket) -> None:
         """Free a cancelled ticket's place at once. A run that it is part of continues for the others."""
@@ -257,14 +278,14 @@ class Servable:
         nothing in Python can end it.
         """
         self.move(ServableState.UNLOADING)
-        self.raw.close()
+        self._raw.close()
         self._answers.count_raw()
         closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
             self._closed = True
-            self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._refusals.unloaded())
-            self._answers.refuse(self._worker.begin_closing(), self._refusals.unloaded())
+            self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._answers.unloaded())
+            self._answers.refuse(self._worker.begin_closing(), self._answers.unloaded())
             if (running := self._worker.running) is not None:
                 self._runner.cancel(running[0])
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
@@ -272,8 +293,8 @@ class Servable:
                 closing.cancel()
                 hung = self._worker.running
                 self._worker.abandon_run()
-                self._answers.refuse(hung[0].batch if hung else (), self._refusals.unloaded())
-                self._reports.failed("a run hangs; its thread is left behind")
+                self._answers.refuse(hung[0].batch if hung else (), self._answers.unloaded())
+                self._answers.failed("a run hangs; its thread is left behind")
         self._watch.close()
         self.move(ServableState.END)
 
@@ -281,11 +302,11 @@ class Servable:
         """Wait until images still being decoded have joined the queue, then let the worker finish it."""
         while not self._decoding.none.is_set():  # another may have started before this wakes
             await self._decoding.none.wait()
-        self.raw.give_back()
+        self._raw.give_back()
         self._closed = True
         if not self._worker.owns:
             self._arm(self._queue)
-        self._answers.refuse(self._worker.begin_closing(), self._refusals.unloaded())
+        self._answers.refuse(self._worker.begin_closing(), self._answers.unloaded())
         await self._worker.closed()
 
     def _wait(self, ticket: Ticket) -> None:
@@ -309,10 +330,8 @@ class Servable:
     def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
         """Refuse the ticket that lost its place: the newcomer at once, another one later, outside its submit."""
         if displaced is newcomer:
-            self.statistics.drop("queue_full")
-            raise self._refusals.full(self.pending)
-        error, reason = self._refusals.displaced(displaced, newcomer, self._queue.policy)
-        asyncio.get_running_loop().call_soon(self._answers.refuse, (displaced,), error, reason)
+            raise self._answers.full(self.pending)
+        asyncio.get_running_loop().call_soon(self._answers.displace, displaced, newcomer, self._queue.policy)
 
     def _decode(self, ticket: Ticket) -> None:
         displaced = self._decoding.begin(ticket)
@@ -338,7 +357,7 @@ class Servable:
         except RequestError as error:
             self._answers.refuse((ticket,), error)
         except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets an answer to any error
-            self._reports.failed(f"decode: {type(error).__name__}: {error}")
+            self._answers.failed(f"decode: {type(error).__name__}: {error}")
             self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
     def _forget(self, ticket: Ticket) -> None:
@@ -354,44 +373,29 @@ class Servable:
 
     def _expire(self, ticket: Ticket) -> None:
         self._forget(ticket)
-        self._answers.refuse((ticket,), expired(self.manifest.name), "expired")
-
-    def _hand_over(self) -> None:
-        self.raw.close()
-        self._arm(self._queue)
-        self._watch.arm()
-        try:
-            self._worker.take_over()
-        except RuntimeError as error:
-            self._reports.failed(f"no thread for a run: {error}")
-            self._answers.refuse(self._queue.clear(), self._refusals.threadless(error))
+        self._answers.refuse((ticket,), self._answers.expired(), "expired")
 
     def _queue_returned(self) -> None:
         if self._queue.length and not self._worker.owns:
             self._take_turn()
 
-    def _worker_ran(self, ran: Ran) -> None:
-        self._delivered += 1
-        self._ran(ran)
-
     def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
-        self._delivered += 1
         if ran is not None and ran.failure:  # the other version answered it: this version's fault
             self.statistics.failed_runs += 1
-            self._reports.failed(ran.failure)
+            self._answers.failed(ran.failure)
         ticket.token(ran)
 
     def _ran(self, ran: Ran) -> None:
         """Answer a run and learn its cost, unless it failed: bad data may end it early."""
-        batch = ran.plan.batch
-        if batch and self._cost.limit_ns and not ran.failure:
+        batch, usage = ran.plan.batch, self._usage
+        if batch and usage.cost.limit_ns and not ran.failure:
             self._learn(batch[0].form, ran.cost_ns)
         self._answers.deliver(ran)
         if ran.parts and not any(part.failure for part in ran.parts):
-            self._usage.joined_run_failed(ran.failure)
+            usage.joined_run_failed(ran.failure)
             self._reprice()
         self.used_ns = now_ns = time.monotonic_ns()
-        if now_ns >= self._retry_ns:
+        if now_ns >= usage.retry_ns:
             self._retry(now_ns)
 
     def _retry(self, now_ns: int) -> None:

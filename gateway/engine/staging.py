@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
-from gateway.domain.lifecycle import ServableState
 from gateway.domain.ports import Loaded, Replayed
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
@@ -16,8 +15,8 @@ from gateway.engine.leases import Leases
 from gateway.engine.loader import Opened
 from gateway.engine.registry import Registry
 from gateway.engine.replay import read_rows, replay
-from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
+from gateway.engine.target import ModelTarget
 from gateway.engine.versions import LoadedVersion
 
 Key = tuple[str, str]
@@ -71,20 +70,20 @@ class Staging:
         golden = await asyncio.to_thread(read_rows, staged.release)
         if golden is None:
             return Replayed(0, True, "it has no golden set")
-        return await replay(staged.servable, golden)
+        return await replay(staged.target, golden)
 
-    def staged(self, release: Release) -> Servable | None:
+    def staged(self, release: Release) -> ModelTarget | None:
         """Return the servable that is staged from exactly this release, or None."""
         record = self._registry.record(release.name, release.version)
-        return record.staged.servable if record.staged and record.stages(release) else None
+        return record.staged.target if record.staged and record.stages(release) else None
 
     def close(self) -> None:
         """Discard all trials and releases that are not open yet."""
         self._closed = True
 
-    def _served(self, release: Release) -> Servable | None:
+    def _served(self, release: Release) -> ModelTarget | None:
         record = self._registry.record(release.name, release.version)
-        return record.serving.servable if record.serving and record.serves(release) else None
+        return record.serving.target if record.serving and record.serves(release) else None
 
     async def _stage(self, release: Release, load: object) -> Loaded:
         if (there := self._served(release) or self.staged(release)) is not None:
@@ -93,7 +92,7 @@ class Staging:
             raise unwanted
         self._check_room((release.name, release.version))
         opened = await self._opened(release)
-        if isinstance(opened, Servable):
+        if not isinstance(opened, Opened):
             return self._earlier_result(opened)
         servable, old = self._keep(opened, load)
         if old is not None:
@@ -107,21 +106,20 @@ class Staging:
             what = f"{many}, the most there may be; unload one of them"
             raise RequestError(Fault.OVERLOADED, what, retry_after_s=self._settings.retry_after_s)
 
-    async def _opened(self, release: Release) -> Opened | Servable:
+    async def _opened(self, release: Release) -> Opened | ModelTarget:
         try:
             return await self._fitting.first(release, self._served)
         except (VariantError, ConfigurationError) as error:
             self._publish(ModelRefused(release.name, release.version, str(error)))
             raise
 
-    def _keep(self, opened: Opened, load: object) -> tuple[Servable, Servable | None]:
+    def _keep(self, opened: Opened, load: object) -> tuple[ModelTarget, ModelTarget | None]:
         """Return the servable that is staged now, and the one that it replaces. Never waits, so that nothing leaks."""
         release = opened.release
         if (unwanted := self._unwanted(release, load)) is not None:
             opened.session.close()
             raise unwanted
         servable = self._fitting.servable(opened)
-        servable.move(ServableState.AVAILABLE)
         entry = self._registry.entry(release.name)
         old = entry.stage(release.version, LoadedVersion(release, servable))
         self._publish(chosen(servable))
@@ -135,7 +133,7 @@ class Staging:
             return VariantError(what, remedy="load it again if it is wanted", transient=True)
         return None
 
-    def _unstage(self, model: str, version: str) -> Servable | None:
+    def _unstage(self, model: str, version: str) -> ModelTarget | None:
         if self._registry.record(model, version).staged is None:
             return None
         entry = self._registry.entry(model)
@@ -144,20 +142,20 @@ class Staging:
         self._registry.tidy(model)
         return servable
 
-    def _earlier_result(self, servable: Servable) -> Loaded:
+    def _earlier_result(self, servable: ModelTarget) -> Loaded:
         """Return the result of an earlier load."""
         candidates = self._fitting.loader.candidates(servable.declared)
         return self._loaded(servable, next((c for c in candidates if c.place == servable.placement.place), None))
 
     @staticmethod
-    def _loaded(servable: Servable, candidate: Candidate | None) -> Loaded:
+    def _loaded(servable: ModelTarget, candidate: Candidate | None) -> Loaded:
         placement = servable.placement
         verdict = candidate.verdict if candidate else None
         measured = verdict.measured if verdict else None
         return Loaded(placement.variant, placement.accelerator, placement.reason, measured)
 
 
-def chosen(servable: Servable) -> VariantChosen:
+def chosen(servable: ModelTarget) -> VariantChosen:
     """Return the event for the variant that serves a version, with the reason."""
     manifest, placement = servable.manifest, servable.placement
     return VariantChosen(

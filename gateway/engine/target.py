@@ -1,19 +1,30 @@
-"""Target of requests for a name: one version of a model, or several that share its requests."""
+"""Targets of requests: what answers to a name, and what the record of a model version holds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.domain.infer import InferRequest
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Pending, Sink
+from gateway.domain.sizes import RequestSizes
 from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.domain.tensor import Tensor
+from gateway.engine.admission import Form
+from gateway.engine.comparing import Comparing
 from gateway.engine.quotas import QuotaUse
 from gateway.engine.raw_batches import OpenRawBatch
+from gateway.engine.run import Ran
+from gateway.engine.ticket import Ticket
+from gateway.tasks.frame import Frame
 
 
-class ModelTarget(Protocol):
-    """A `Servable`, or a `Split` of several. Manifest, placement and statistics are those that callers see."""
+class RequestTarget(Protocol):
+    """Target of a name: a `ModelTarget`, or a `Split` of several.
+
+    Manifest, placement and statistics are those that callers see.
+    """
 
     @property
     def manifest(self) -> ModelManifest:
@@ -35,3 +46,48 @@ class ModelTarget(Protocol):
 
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
         """Implement `Submission.submit`. Raises RequestError."""
+
+
+class ModelTarget(RequestTarget, Protocol):
+    """One version of a model, as registry, staging and repository hold it; a `Servable` is one."""
+
+    @property
+    def declared(self) -> ModelManifest:
+        """Return the manifest with the variants that were tried; without variants, nothing is tried."""
+
+    @property
+    def sizes(self) -> RequestSizes:
+        """Return the sizes of its requests."""
+
+    @property
+    def comparing(self) -> Comparing:
+        """Return the thread that compares its answers as a shadow."""
+
+    @property
+    def busy(self) -> bool:
+        """Return True if a request is under way."""
+
+    @property
+    def used_ns(self) -> int:
+        """Return the end of the last run (monotonic)."""
+
+    def counted(self, weight: int) -> ServableStatistics:
+        """Return the statistics as of now, with this weight."""
+
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
+        """Implement `Submission.submit`. Raises RequestError."""
+
+    def ask_beside(
+        self,
+        inputs: Mapping[str, Tensor],
+        form: Form | None,
+        ended: Callable[[Ran | None], None],
+        frames: Sequence[Frame] = (),
+    ) -> bool:
+        """Run inputs without a caller, as `Servable.ask_beside` does; return False if busy or closed."""
+
+    def close_batches(self) -> None:
+        """Submit again the requests that collect as bytes: another target may answer them now."""
+
+    async def close(self, drain_s: float) -> None:
+        """Finish the requests under way, for `drain_s` at most, then free everything."""

@@ -44,16 +44,16 @@ class TrialPlan:
         """Return the next trial, or None if nothing is left."""
         serving = [record.serving for record in self._registry.records() if record.serving]
         for held in serving:
-            for candidate in self._untried(self._loader.candidates(held.servable.declared)):
-                trial = PlannedTrial(held.release, held.servable.declared, candidate)
+            for candidate in self._untried(self._loader.candidates(held.target.declared)):
+                trial = PlannedTrial(held.release, held.target.declared, candidate)
                 if trial.key not in self._tried:
                     return trial
         repeats = [
             replace(trial, due_ns=due_ns)
             for held in serving
-            for candidate in self._loader.candidates(held.servable.declared)
+            for candidate in self._loader.candidates(held.target.declared)
             if candidate.passed and candidate.disturbed and not self._loader.exclusive.obstacle(candidate)
-            for trial in [PlannedTrial(held.release, held.servable.declared, candidate)]
+            for trial in [PlannedTrial(held.release, held.target.declared, candidate)]
             for count, due_ns in [self._tried.get(trial.key, (0, 0))]
             if count < REPEATS
         ]

@@ -86,10 +86,10 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion(Generic[S]):
-    """Loaded object (a servable), and the release that it was loaded from."""
+    """Loaded object (a target of requests), and the release that it was loaded from."""
 
     release: Release
-    servable: S
+    target: S
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,13 @@ class SessionWorker:
         """Run in progress and its start (monotonic ns). Written by the thread, read by the event loop."""
         self.owns = False
         """Ownership of the queue. Set by the event loop, cleared by the thread, both under the lock."""
-        self.begun = 0
-        """Runs begun, or accepted outside the queue. `Calls.ran` or `Calls.beside_ended` is called once for each."""
+        self._begun = self._ended = 0
+        """Runs begun, or accepted outside the queue, and those of them whose callback was made."""
+
+    @property
+    def busy(self) -> bool:
+        """Return True if a run is under way whose callback was not made yet."""
+        return self._begun != self._ended
 
     def take_over(self) -> None:
         """Take over the queue, and with it the session, from now on. Raises as `_wake` does."""
@@ -109,7 +114,7 @@ class SessionWorker:
             with suppress(RuntimeError):
                 self._wake()
                 self._beside = ticket
-                self.begun += 1
+                self._begun += 1
             return self._beside is ticket
 
     def remove(self, ticket: Ticket) -> bool:
@@ -175,7 +180,7 @@ class SessionWorker:
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
-            self._post(self._calls.ran, self._run_due(self._take(began_ns)))
+            self._post(self._end_run, self._calls.ran, self._run_due(self._take(began_ns)))
             with self._changed:
                 more = self._queue.length > 0 and self._ready()
             limiter.leave(share, time.monotonic_ns() - began_ns, again=more)
@@ -194,7 +199,7 @@ class SessionWorker:
             began_ns = time.monotonic_ns()
             ran = self._run(RunPlan([ticket], ticket.form.rows, []))
             self._worker_settings.limiter.leave(self._share, time.monotonic_ns() - began_ns, again=False)
-        self._post(self._calls.beside_ended, ticket, ran)
+        self._post(self._end_run, self._calls.beside_ended, ticket, ran)
 
     def _enter_beside(self) -> bool:
         """Wait for threads that no other run wants, asking less and less often.
@@ -210,6 +215,11 @@ class SessionWorker:
             if wanted or pause_s > limiter.wait_s:
                 return False
         return True
+
+    def _end_run(self, callback: Callable[..., None], *values: object) -> None:
+        """Count a run as ended, on the event loop, and make its callback."""
+        self._ended += 1
+        callback(*values)
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the event loop is closed: nothing can receive the call
@@ -228,7 +238,7 @@ class SessionWorker:
                     self.owns = False
                     self._post(self._calls.returned)
                     if dropped := self._take_beside():  # other requests came first
-                        self._post(self._calls.beside_ended, dropped, None)
+                        self._post(self._end_run, self._calls.beside_ended, dropped, None)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
             return self._queue.length > 0 or self._take_beside() or False
@@ -264,7 +274,7 @@ class SessionWorker:
 
     def _take(self, now_ns: int) -> RunPlan:
         with self._changed:
-            self.begun += 1
+            self._begun += 1
             return self._queue.take(now_ns, self._cost.worker_rows)
 
     def _run_due(self, plan: RunPlan) -> Ran:
@@ -283,3 +293,58 @@ class SessionWorker:
         self.running = None
         ran.cost_ns, ran.lane = time.thread_time_ns() - began_ns, "worker"
         return ran
+
+
+class RunWatch:
+    """Timer of the event loop while a worker is busy; no timer while it is idle.
+
+    `run_limit_ns`: function from rows to the time that a run may take; `end_ns`: time to end after that. `cancel` is
+    called with the plan when the run's time is over. `hung` is called when the run did not end after that. Each is
+    called at most once per run.
+    """
+
+    def __init__(
+        self,
+        worker: SessionWorker,
+        run_limit_ns: Callable[[int], int],
+        end_ns: int,
+        *,
+        busy: Callable[[], bool],
+        cancel: Callable[[RunPlan], None],
+        hung: Callable[[RunPlan], None],
+    ) -> None:
+        self._worker, self._run_limit_ns, self._end_ns, self._busy = worker, run_limit_ns, end_ns, busy
+        self._cancel, self._hung = cancel, hung
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._overlong: RunPlan | None = None
+
+    def arm(self) -> None:
+        """Watch the worker until it is idle."""
+        if self._timer is None:
+            self._check_in(self._run_limit_ns(1))
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check_in(self, wait_ns: int) -> None:
+        self._timer = self._loop.call_later(wait_ns / 1e9, self._check)
+
+    def _check(self) -> None:
+        self._timer, running = None, self._worker.running
+        if running is None:
+            if self._busy():
+                self.arm()
+            return
+        plan, began_ns = running
+        left_ns = began_ns + self._run_limit_ns(plan.rows) - time.monotonic_ns()
+        if left_ns > 0:
+            self._check_in(left_ns)
+        elif plan is not self._overlong:
+            self._overlong = plan
+            self._check_in(self._end_ns)
+            self._cancel(plan)
+        else:
+            self._hung(plan)

@@ -62,11 +62,14 @@ def _npu(tree: Tree, device: PciDevice) -> Accelerator:
 def _gpu(tree: Tree, device: PciDevice) -> Accelerator:
     render = class_node(tree, device, "drm", "renderD")
     node = f"/dev/dri/{render}" if render else None
+    permission = permission_rung(tree, node, RENDER)
+    if permission.ok and tree.exists(COMPUTE_NODE):
+        permission = permission_rung(tree, COMPUTE_NODE, RENDER)
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
         driver_rung(tree, device.driver, ("amdgpu",), "load it: sudo modprobe amdgpu (needs linux-firmware)"),
         _node(tree, node),
-        _permission(tree, node),
+        permission,
     )
     facts = {"pci_id": device.pci_id, "driver": device.driver or ""}
     return Accelerator("amd-gpu", f"AMD GPU {device.pci_id}", node or device.address, rungs, facts)
@@ -78,8 +81,3 @@ def _node(tree: Tree, render: str | None) -> Rung:
         return rung
     kernel = "in a container pass --device /dev/kfd; else start a kernel with CONFIG_HSA_AMD that supports this GPU"
     return Rung("node", False, f"there is no {COMPUTE_NODE}: no compute", kernel)
-
-
-def _permission(tree: Tree, node: str | None) -> Rung:
-    render = permission_rung(tree, node, RENDER)
-    return permission_rung(tree, COMPUTE_NODE, RENDER) if render.ok and tree.exists(COMPUTE_NODE) else render

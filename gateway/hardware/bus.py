@@ -60,7 +60,9 @@ def pci_devices(tree: Tree, vendor: str) -> tuple[PciDevice, ...]:
     for path in _pci_paths(tree):
         if tree.hexadecimal(f"{path}/vendor") != vendor or not (device := tree.hexadecimal(f"{path}/device")):
             continue
-        address = _pci_address(tree, path)
+        name = path.rpartition("/")[2]
+        slot = name if PCI_ADDRESS.fullmatch(name) else _uevent(tree, path, "PCI_SLOT_NAME") or ""
+        address = slot if PCI_ADDRESS.fullmatch(slot) else ""
         kind = (tree.hexadecimal(f"{path}/class") or "").zfill(6)[:4]
         entry = PciDevice(path, address, vendor, device, kind, _pci_driver(tree, path, address))
         found.setdefault(address or path, entry)
@@ -116,12 +118,6 @@ def _pci_places(tree: Tree) -> Iterator[str]:
     for folder in CLASSES_WITH_PCI_DEVICES:
         for name in tree.names(folder):
             yield f"{folder}/{name}/device"
-
-
-def _pci_address(tree: Tree, path: str) -> str:
-    name = path.rpartition("/")[2]
-    slot = name if PCI_ADDRESS.fullmatch(name) else _uevent(tree, path, "PCI_SLOT_NAME") or ""
-    return slot if PCI_ADDRESS.fullmatch(slot) else ""
 
 
 def _pci_driver(tree: Tree, path: str, address: str) -> str | None:

@@ -59,7 +59,17 @@ def _ask(names: Sequence[str], settings: HardwareSettings, child: Sequence[str])
         return {name: LibraryAnswer(False, f"{name}: the child could not start: {error}") for name in names}
     output, overrun = _read(process, settings)
     end = _kill(process, overrun) if overrun else _ending(process, settings)
-    return _answers(names, output, end)
+    given = dict(filter(None, map(_answer, output.splitlines())))
+    answers = {name: given[name] for name in names if name in given}
+    missing = [name for name in names if name not in given]
+    # The first library without an answer ended the child; those after it were not tried.
+    for index, name in enumerate(missing):
+        answers[name] = (
+            LibraryAnswer(None, f"{name}: not asked, {missing[0]} {end}")
+            if index
+            else LibraryAnswer(False, f"{name} {end}")
+        )
+    return answers
 
 
 def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple[bytes, str]:
@@ -106,20 +116,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _answers(names: Sequence[str], output: bytes, end: str) -> dict[str, LibraryAnswer]:
-    """Return the answers. The first library without one ended the child; those after it were not tried."""
-    given = dict(filter(None, map(_answer, output.splitlines())))
-    answers = {name: given[name] for name in names if name in given}
-    missing = [name for name in names if name not in given]
-    for index, name in enumerate(missing):
-        answers[name] = (
-            LibraryAnswer(None, f"{name}: not asked, {missing[0]} {end}")
-            if index
-            else LibraryAnswer(False, f"{name} {end}")
-        )
-    return answers
 
 
 def _answer(line: bytes) -> tuple[str, LibraryAnswer] | None:

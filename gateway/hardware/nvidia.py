@@ -38,7 +38,8 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
 def _gpu(tree: Tree, device: PciDevice, index: int) -> Accelerator:
     details = tree.read_text(f"{GPUS}/{device.address}/information") or ""
     node = f"/dev/nvidia{_minor(details, index)}" if device.driver == "nvidia" else None
-    present, version = node is not None and tree.exists(node), _driver_version(tree)
+    found = re.search(r"Kernel Module[^\n]*?\s([0-9]+\.[0-9.]+)\s", tree.read_text("/proc/driver/nvidia/version") or "")
+    present, version = node is not None and tree.exists(node), (f"nvidia {found.group(1)}" if found else "")
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
         driver_rung(
@@ -73,8 +74,3 @@ def _minor(details: str, index: int) -> int:
 def _name(device: PciDevice, details: str) -> str:
     found = re.search(r"^Model:\s*([\x20-\x7e]{1,100}?)\s*$", details, re.MULTILINE)
     return found.group(1) if found and "Unknown" not in found.group(1) else f"NVIDIA GPU {device.pci_id}"
-
-
-def _driver_version(tree: Tree) -> str:
-    found = re.search(r"Kernel Module[^\n]*?\s([0-9]+\.[0-9.]+)\s", tree.read_text("/proc/driver/nvidia/version") or "")
-    return f"nvidia {found.group(1)}" if found else ""

@@ -107,9 +107,11 @@ def read_cpu(tree: Tree) -> Cpu:
     first = blocks[0] if blocks else {}
     cores = len(blocks) or (os.cpu_count() if tree.live else None)
     limit = tree.settings.text_chars
-    vendor = first.get("vendor_id", "")[:limit] or _vendor(parts)
+    makers = sorted({IMPLEMENTERS.get(implementer, f"implementer 0x{implementer}") for implementer, _ in parts})
+    vendor = first.get("vendor_id", "")[:limit] or " + ".join(makers) or None
     model = _model(parts) or first.get("model name", "")[:limit] or None
-    return Cpu(vendor, model, cores, _features(blocks))
+    words = [set((block.get("flags") or block.get("Features") or "").split()) for block in blocks]
+    return Cpu(vendor, model, cores, tuple(sorted(set.intersection(*words))) if words else ())
 
 
 def read_arch(tree: Tree) -> str | None:
@@ -147,21 +149,11 @@ def _code(block: Block, key: str) -> str:
     return found.group(1) if found else ""
 
 
-def _vendor(parts: set[tuple[str, str]]) -> str | None:
-    names = sorted({IMPLEMENTERS.get(implementer, f"implementer 0x{implementer}") for implementer, _ in parts})
-    return " + ".join(names) or None
-
-
 def _model(parts: set[tuple[str, str]]) -> str | None:
     order = list(PARTS)
     known = sorted((part for part in parts if part in PARTS), key=order.index, reverse=True)
     unknown = sorted(f"part 0x{part}" for implementer, part in parts if (implementer, part) not in PARTS)
     return " + ".join([*(PARTS[part] for part in known), *unknown]) or None
-
-
-def _features(blocks: Sequence[Block]) -> tuple[str, ...]:
-    words = [set((block.get("flags") or block.get("Features") or "").split()) for block in blocks]
-    return tuple(sorted(set.intersection(*words))) if words else ()
 
 
 def _arch_of_cpuinfo(blocks: Sequence[Block]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.domain.inventory import Accelerator, Inventory
+from gateway.domain.inventory import Inventory
 
 
 def inventory_json(inventory: Inventory, profile_name: str | None) -> dict[str, Any]:
@@ -15,19 +15,18 @@ def inventory_json(inventory: Inventory, profile_name: str | None) -> dict[str, 
         "board": {"model": board.model, "compatible": list(board.compatible) or None},
         "cpu": {"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "features": list(cpu.features) or None},
         "memory_bytes": inventory.memory_bytes,
-        "accelerators": [_accelerator(found) for found in inventory.accelerators],
-        "profile": profile_name,
-    }
-
-
-def _accelerator(accelerator: Accelerator) -> dict[str, Any]:
-    return {
-        "kind": accelerator.kind,
-        "name": accelerator.name,
-        "device": accelerator.device or None,
-        "usable": accelerator.usable,
-        "rungs": [
-            {"name": rung.name, "ok": rung.ok, "detail": rung.detail, "remedy": rung.remedy}
-            for rung in accelerator.rungs
+        "accelerators": [
+            {
+                "kind": found.kind,
+                "name": found.name,
+                "device": found.device or None,
+                "usable": found.usable,
+                "rungs": [
+                    {"name": rung.name, "ok": rung.ok, "detail": rung.detail, "remedy": rung.remedy}
+                    for rung in found.rungs
+                ],
+            }
+            for found in inventory.accelerators
         ],
+        "profile": profile_name,
     }

@@ -33,7 +33,7 @@ def npus(tree: Tree) -> tuple[Accelerator, ...]:
     chip = next((found.group(1) for text in names if (found := WITH_NPU.fullmatch(text))), "")
     if not chip and not any(map(tree.exists, VENDOR_SIGNS)):
         return ()
-    mainline = _mainline(tree)
+    mainline = _accel_node(tree) is not None or bool(tree.names(f"/sys/bus/platform/drivers/{MAINLINE_DRIVER}"))
     driver = Rung("driver", True, f"mainline driver {MAINLINE_DRIVER}") if mainline else _vendor_driver(tree)
     node = _accel_node(tree) if mainline else _render_node(tree) if driver.ok else None
     rungs = ten(
@@ -48,10 +48,6 @@ def npus(tree: Tree) -> tuple[Accelerator, ...]:
     return (
         Accelerator("rockchip-npu", name, node or _devfreq(tree) or "", rungs, {"chip": chip, "driver": driver.detail}),
     )
-
-
-def _mainline(tree: Tree) -> bool:
-    return _accel_node(tree) is not None or bool(tree.names(f"/sys/bus/platform/drivers/{MAINLINE_DRIVER}"))
 
 
 def _accel_node(tree: Tree) -> str | None:

@@ -99,8 +99,18 @@ def _plan(
         )
     axes = _axes(variant, spec, wanted.layout, port, manifest, incoming=incoming)
     own = _permuted(spec.shape, axes) if wanted.shape is None else wanted.shape
-    _check_shape(variant, spec, port, own, manifest, incoming=incoming)
-    _check_datatype(variant, spec, port)
+    if port.shape is not None and not _fits(own, port.shape, manifest, incoming=incoming):
+        raise VariantError(
+            f"tensor {spec.name!r}: the manifest says {list(spec.shape)}, but variant {variant.name} has "
+            f"{list(port.shape)} ({port.name!r})",
+            remedy="correct the shape, or bind a layout under [variant.bind]",
+        )
+    if _family(spec.datatype) != _family(port.datatype):
+        raise VariantError(
+            f"tensor {spec.name!r}: the manifest says {spec.datatype.label}, but variant {variant.name} has "
+            f"{port.datatype.label} ({port.name!r})",
+            remedy="correct the datatype; floats convert to floats and integers to integers, nothing else",
+        )
     target = port.datatype if incoming else spec.datatype
     differs = port.datatype.dtype != spec.datatype.dtype
     if axes is not None and not incoming:
@@ -147,32 +157,6 @@ def _fits(shape: Sequence[int], own: Sequence[int], manifest: ModelManifest, *, 
     if manifest.batched and pairs and pairs[0] == (ROWS, 1):
         pairs = pairs[1:]
     return all(mine in (size, ROWS) or (size == ROWS and not incoming) for size, mine in pairs)
-
-
-def _check_shape(
-    variant: Variant,
-    spec: TensorSpec,
-    port: Port,
-    shape: tuple[int, ...],
-    manifest: ModelManifest,
-    *,
-    incoming: bool,
-) -> None:
-    if port.shape is not None and not _fits(shape, port.shape, manifest, incoming=incoming):
-        raise VariantError(
-            f"tensor {spec.name!r}: the manifest says {list(spec.shape)}, but variant {variant.name} has "
-            f"{list(port.shape)} ({port.name!r})",
-            remedy="correct the shape, or bind a layout under [variant.bind]",
-        )
-
-
-def _check_datatype(variant: Variant, spec: TensorSpec, port: Port) -> None:
-    if _family(spec.datatype) != _family(port.datatype):
-        raise VariantError(
-            f"tensor {spec.name!r}: the manifest says {spec.datatype.label}, but variant {variant.name} has "
-            f"{port.datatype.label} ({port.name!r})",
-            remedy="correct the datatype; floats convert to floats and integers to integers, nothing else",
-        )
 
 
 def _family(datatype: Datatype) -> str:

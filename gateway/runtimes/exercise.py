@@ -57,26 +57,18 @@ def exercise(
         except (VariantError, MemoryError) as error:
             refusal = str(error)
         else:
-            remarks = (*_misfits(manifest, first), *_noticed(first, second))
+            found = [
+                f"output {spec.name!r} has shape {list(first[spec.name].shape)}, but {list(spec.shape)} is declared"
+                for spec in manifest.outputs
+                if not fits(first[spec.name].shape, spec.shape)
+            ]
+            if found and not manifest.inspected:
+                raise VariantError(found[0], remedy=CORRECT_SHAPE)
+            remarks = (*found, *_noticed(first, second))
             return Exercised(index, sample, "", tried, remarks)
         if time.monotonic() > end_s:
             break
     return Exercised(None, None, refusal, tried)
-
-
-def _misfits(manifest: ModelManifest, answers: Tensors) -> list[str]:
-    """Return a remark for each output whose shape differs from the declared one.
-
-    Raises VariantError if an author declared it.
-    """
-    found = [
-        f"output {spec.name!r} has shape {list(answers[spec.name].shape)}, but {list(spec.shape)} is declared"
-        for spec in manifest.outputs
-        if not fits(answers[spec.name].shape, spec.shape)
-    ]
-    if found and not manifest.inspected:
-        raise VariantError(found[0], remedy=CORRECT_SHAPE)
-    return found
 
 
 def _noticed(first: Tensors, second: Tensors) -> list[str]:

@@ -1,4 +1,4 @@
-"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype. Pure functions.
+"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype.
 
 It is not known what a model accepts, so samples are tried in order until one is accepted. Each differs little from the
 first; `sample` numbers them, and the same number always gives the same sample.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
+from pathlib import Path
 
 import numpy as np
 
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.golden import first_row
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
+from gateway.domain.verdict import Verdict
 
 SEED = 20
 IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
@@ -69,7 +73,10 @@ class InputKind:
 def samples(manifest: ModelManifest) -> Iterator[InputKind]:
     """Yield the samples in the order in which they are tried. A first dimension that may count rows is 1: one row."""
     kinds = {spec.datatype.dtype.kind for spec in manifest.inputs}
-    shapes = _shapes(manifest)
+    # First, size and others of the samples: all alike, the first input alone, and first dimensions as well.
+    sizes = _sizes(manifest)
+    found = [(1, size, others) for size in sizes for others in dict.fromkeys((size, 1))]
+    shapes = found if manifest.batched else found + [(size, size, size) for size in sizes if size > 1]
     integers = INTEGERS if kinds & set("iu") else INTEGERS[:1]
     texts = TEXTS if "O" in kinds else TEXTS[:1]
     ranks = product(*(range(len(family)) for family in (shapes, integers, texts)))
@@ -81,10 +88,31 @@ def samples(manifest: ModelManifest) -> Iterator[InputKind]:
 def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[str, Array]:
     """Return the inputs of one run; another `row` gives other values of the same shapes."""
     random = np.random.default_rng((SEED, row))
-    sizes = _axis_sizes(manifest, sample)
+    # Sizes of named dimensions: a name that any tensor has in first place is a first dimension.
+    named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
+    leading = {name for axis, name in named if axis == 0}
+    sizes = {name: sample.first if name in leading else sample.size for _, name in named}
     shapes = [_shape(spec, sample, sizes, leads=index == 0) for index, spec in enumerate(manifest.inputs)]
     pairs = zip(manifest.inputs, shapes, strict=True)
     return {spec.name: _values(spec, shape, sample, random, row) for spec, shape in pairs}
+
+
+def witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> Tensors | None:
+    """Return an input that the model answered in its trial: it separates failing models from failing requests.
+
+    It is the first row of the golden set, else the generated input that was accepted, else None.
+    A golden set that cannot be read here, although the trial could, counts as none.
+    """
+    if manifest.golden is not None:
+        try:
+            with (folder / manifest.golden.file).open("rb") as stream:
+                return first_row(stream, manifest)
+        except (OSError, ConfigurationError):
+            return None
+    if verdict is None or verdict.sample is None:
+        return None
+    sample = next(islice(samples(manifest), verdict.sample, None), None)
+    return generated(manifest, sample) if sample else None
 
 
 def extreme_rows(manifest: ModelManifest, row: Tensors) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
@@ -106,13 +134,6 @@ def _changed(row: Tensors, names: Collection[str], factor: float, added: float) 
         }
 
 
-def _shapes(manifest: ModelManifest) -> list[tuple[int, int, int]]:
-    """Return first, size and others of the samples: all alike, the first input alone, and first dimensions as well."""
-    sizes = _sizes(manifest)
-    found = [(1, size, others) for size in sizes for others in dict.fromkeys((size, 1))]
-    return found if manifest.batched else found + [(size, size, size) for size in sizes if size > 1]
-
-
 def _sizes(manifest: ModelManifest) -> Sequence[int]:
     if all(ROWS not in spec.shape[1:] for spec in manifest.inputs) and manifest.batched:
         return (1,)
@@ -120,13 +141,6 @@ def _sizes(manifest: ModelManifest) -> Sequence[int]:
         return (1,)
     images = any(len(spec.shape) == 4 and ROWS in spec.shape[1:] for spec in manifest.inputs)
     return IMAGE_SIZES if images else PLAIN_SIZES
-
-
-def _axis_sizes(manifest: ModelManifest, sample: InputKind) -> dict[str, int]:
-    """Return the sizes of named dimensions: a name that any tensor has in first place is a first dimension."""
-    named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
-    leading = {name for axis, name in named if axis == 0}
-    return {name: sample.first if name in leading else sample.size for _, name in named}
 
 
 def _shape(spec: TensorSpec, sample: InputKind, sizes: Mapping[str, int], *, leads: bool) -> tuple[int, ...]:
@@ -149,7 +163,10 @@ def _values(
     if spec.default is not None:
         return np.full(shape, spec.default, spec.datatype.dtype)
     if spec.datatype is Datatype.BYTES:
-        return _texts(shape, sample.texts, row)
+        words = _WORDS[sample.texts]
+        array = np.empty(shape, object)
+        array.ravel()[:] = [words[(row + index) % len(words)] for index in range(array.size)]
+        return array
     if sample.zeros:
         return np.zeros(shape, spec.datatype.dtype)
     if kind == "f":
@@ -157,13 +174,6 @@ def _values(
     if kind in "iu":
         return _integers(spec, shape, sample, random).astype(spec.datatype.dtype)
     return random.integers(0, 2, shape).astype(spec.datatype.dtype)
-
-
-def _texts(shape: tuple[int, ...], kind: str, row: int) -> Array:
-    words = _WORDS[kind]
-    array = np.empty(shape, object)
-    array.ravel()[:] = [words[(row + index) % len(words)] for index in range(array.size)]
-    return array
 
 
 def _floats(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> Array:

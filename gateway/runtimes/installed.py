@@ -30,22 +30,14 @@ def telemetry() -> str:
     return "openvino-telemetry is installed, which reports usage to its vendor"
 
 
-def _onnx_obstacle() -> tuple[str, str]:
-    return conflict(), (
-        "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'edge-inference-gateway[onnx]' "
-        "(or [onnx-cuda] for NVIDIA GPUs)"
-    )
-
-
-def _openvino_obstacle() -> tuple[str, str]:
-    return telemetry(), f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"
-
-
-def _none() -> tuple[str, str]:
-    return "", ""
-
-
-_OBSTACLES: Mapping[str, Callable[[], tuple[str, str]]] = {"onnx": _onnx_obstacle, "openvino": _openvino_obstacle}
+REINSTALL = (
+    "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'edge-inference-gateway[onnx]' "
+    "(or [onnx-cuda] for NVIDIA GPUs)"
+)
+_OBSTACLES: Mapping[str, tuple[Callable[[], str], str]] = {
+    "onnx": (conflict, REINSTALL),
+    "openvino": (telemetry, f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"),
+}
 """Problem and remedy of an installed runtime that must not be imported, by its name."""
 
 
@@ -68,9 +60,8 @@ def installed_version(name: str) -> RuntimeStatus:
         modules = " or ".join(each.module for each in spec.packages)
         return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=spec.remedy)
     version = next(filter(None, map(_version, package.distributions)), "unknown")
-    problem, remedy = _OBSTACLES.get(name, _none)()
-    if problem:
-        return RuntimeStatus(name, version, problem, remedy)
+    if name in _OBSTACLES and (problem := _OBSTACLES[name][0]()):
+        return RuntimeStatus(name, version, problem, _OBSTACLES[name][1])
     plugins = {
         plugin.provider: PluginStatus(next(filter(None, map(_version, plugin.distributions)), "unknown"))
         for plugin in spec.plugins

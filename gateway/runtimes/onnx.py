@@ -10,7 +10,8 @@ import ctypes
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,6 @@ from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
-from gateway.runtimes.onnx_optional import with_defaults
 from gateway.runtimes.onnx_plugins import HARDWARE, offered
 from gateway.runtimes.onnx_providers import GPU_PROVIDERS, error_types, load, load_for
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
@@ -290,24 +290,17 @@ def _plan_run(
     """Return the call that runs a session: the plain one, or one that converts strings, maps and bfloat16."""
     datatypes = {port.datatype for port in (*inputs, *outputs)}
     if not has_maps and not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        return _plain_run(session)
+        # ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it
+        # silently uses another one.
+        compiled = getattr(session, "_sess", None)
+        run: Run = session.run if compiled is None else compiled.run
+        return run
     if Datatype.BF16 not in datatypes:
         return lambda wanted, feeds, options: _run_objects(session, feeds, wanted, options, classes)
     if has_maps or Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix strings or maps with bfloat16 in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
     return lambda wanted, feeds, options: _run_values(session, feeds, wanted, halves, options)
-
-
-def _plain_run(session: Any) -> Run:
-    """Return the call of the compiled session if there is one.
-
-    ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it silently uses
-    another one.
-    """
-    compiled = getattr(session, "_sess", None)
-    run: Run = session.run if compiled is None else compiled.run
-    return run
 
 
 def _run_objects(
@@ -358,3 +351,22 @@ def _bfloat16(value: Any) -> Array:
     shape = tuple(value.shape())
     bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
     return bfloat16_to_float32(np.frombuffer(bits, "<u2")).reshape(shape)
+
+
+def with_defaults(file: Path, specs: Iterable[TensorSpec]) -> Iterator[TensorSpec]:
+    """Yield those of the inputs whose initializer has one value in all its elements, with that value.
+
+    An input with an initializer may be left out (IR version 4). Of larger initializers (`INTEGERS_LIMIT`,
+    `FLOATS_LIMIT`) the values are not read, and of a damaged file none.
+    """
+    if not (specs := tuple(specs)):
+        return
+    try:
+        with file.open("rb") as stream:
+            constants = read_onnx_graph(stream).graph.constants
+    except (OSError, ValueError):
+        return
+    for spec in specs:
+        numbers = constants[spec.name].numbers if spec.name in constants else None
+        if numbers and len(set(numbers)) == 1:
+            yield replace(spec, default=float(numbers[0]))

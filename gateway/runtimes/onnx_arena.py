@@ -42,7 +42,9 @@ class Arena:
 
     def __init__(self, ort: ModuleType, errors: tuple[type[Exception], ...]) -> None:
         info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-        settings = {"max_mem": _most_bytes(), "arena_extend_strategy": GROW_AS_REQUESTED}
+        bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        most_bytes = 0 if bound == resource.RLIM_INFINITY else int(bound * DATA_SHARE)
+        settings = {"max_mem": most_bytes, "arena_extend_strategy": GROW_AS_REQUESTED}
         ort.create_and_register_allocator(info, ort.OrtArenaCfg(settings))
         self._errors, self._freeing = errors, ort.RunOptions()
         self._freeing.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -83,8 +85,3 @@ class Arena:
         self.full = False
         with suppress(*self._errors):
             self._session.run(None, self._input, self._freeing)
-
-
-def _most_bytes() -> int:
-    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    return 0 if bound == resource.RLIM_INFINITY else int(bound * DATA_SHARE)

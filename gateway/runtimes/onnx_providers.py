@@ -39,17 +39,24 @@ def load_for(
         return session, (plugin_remark(session, budget.provider),)
     wanted = providers(ort, budget, precision)
     problem = load_cuda(ort) if budget.accelerator in NVIDIA_ACCELERATORS else ""
-    session = _load_with(ort, file, options, wanted)
+    session = load(ort, file, options, wanted)
     refuse_fallback(session, budget, problem)
     return session, ()
 
 
 def load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
-    """Return the session of a file with these providers. Raises VariantError."""
-    try:
-        return ort.InferenceSession(str(file), options, providers=wanted, enable_fallback=0)
-    except error_types(ort) as error:
-        raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
+    """Return the session of a file with the first provider that opens it: TensorRT's fails if its libraries are absent.
+
+    ONNX Runtime's own fallback would drop the options of the next provider, and so compute in TF32 (seen with 1.31.1
+    on an H200: answers differ by 3e-4 of the largest element instead of 4e-7). Raises VariantError.
+    """
+    while True:
+        try:
+            return ort.InferenceSession(str(file), options, providers=wanted, enable_fallback=0)
+        except error_types(ort) as error:
+            if len(wanted) <= 2:
+                raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
+        wanted = wanted[1:]
 
 
 def error_types(ort: ModuleType) -> tuple[type[Exception], ...]:
@@ -60,20 +67,6 @@ def error_types(ort: ModuleType) -> tuple[type[Exception], ...]:
         if isinstance(each, type) and issubclass(each, Exception)
     ]
     return (*own, RuntimeError, ValueError, TypeError, MemoryError)
-
-
-def _load_with(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
-    """Load with the first provider that opens the model: TensorRT's fails if its libraries are absent.
-
-    ONNX Runtime's own fallback would drop the options of the next provider, and so compute in TF32 (seen with 1.31.1
-    on an H200: answers differ by 3e-4 of the largest element instead of 4e-7).
-    """
-    try:
-        return load(ort, file, options, wanted)
-    except VariantError:
-        if len(wanted) <= 2:
-            raise
-    return _load_with(ort, file, options, wanted[1:])
 
 
 def providers(ort: ModuleType, budget: SessionBudget, precision: str) -> list[str | tuple[str, dict[str, str]]]:

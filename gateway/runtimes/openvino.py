@@ -5,8 +5,10 @@ Options of a ladder step on the CPU: `cores` (any, performance, efficiency).
 
 from __future__ import annotations
 
+import ctypes
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +28,6 @@ from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
-from gateway.runtimes.signal_stack import signal_stack_kept
 
 DEVICES = {CPU: "CPU"} | {kind: name for kind, (name,) in RUNTIMES["openvino"].devices.items()}
 CORES: Mapping[str, str] = {"any": "ANY_CORE", "performance": "PCORE_ONLY", "efficiency": "ECORE_ONLY"}
@@ -272,3 +273,25 @@ def _words(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (told or lines or [type(error).__name__])[-1]
+
+
+class SignalStack(ctypes.Structure):
+    """Struct `stack_t` of Linux."""
+
+    _fields_ = (("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t))
+
+
+@contextmanager
+def signal_stack_kept() -> Iterator[None]:
+    """Restore this thread's alternate signal stack (sigaltstack(2)) after a library was loaded, which replaces it.
+
+    OpenVINO's CPU plugin (2026.4) leaves 20 KiB to the thread that loads it. If a CPU has AMX, a signal's frame takes
+    11 KiB: if two arrive together, such as SIGTERM and SIGCHLD, the second does not fit, and Linux ends the process
+    ("overflowed sigaltstack"). Python's handlers (SA_ONSTACK) run there; the thread's own stack has enough space.
+    """
+    sigaltstack, before = ctypes.CDLL(None).sigaltstack, SignalStack()
+    sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        sigaltstack(ctypes.byref(before), None)

@@ -156,7 +156,13 @@ def read_graph(file: Path) -> ReferenceGraph:
         raise VariantError(f"{file.name} is not a reference graph: it lacks {error.args[0]!r}") from error
     except DAMAGE as error:
         raise VariantError(f"{file.name} is not a reference graph (npz without pickles): {error}") from error
-    _check(graph, file)
+    known = {port.name for port in graph.inputs} | graph.weights.keys()
+    for node in graph.nodes:
+        if node.op not in OPERATORS:
+            raise VariantError(f"{file.name}: no operator {node.op!r}; there are {', '.join(OPERATORS)}")
+        _check_known([name for name in node.inputs if name], known, f"{file.name}: {node.op} to {node.output!r}")
+        known.add(node.output)
+    _check_known([port.name for port in graph.outputs], known, f"{file.name}: the graph's outputs")
     return graph
 
 
@@ -188,16 +194,6 @@ def _node(described: Mapping[str, Any]) -> OperatorNode:
         str(described["outputs"][0]),
         dict(described["attributes"]),
     )
-
-
-def _check(graph: ReferenceGraph, file: Path) -> None:
-    known = {port.name for port in graph.inputs} | graph.weights.keys()
-    for node in graph.nodes:
-        if node.op not in OPERATORS:
-            raise VariantError(f"{file.name}: no operator {node.op!r}; there are {', '.join(OPERATORS)}")
-        _check_known([name for name in node.inputs if name], known, f"{file.name}: {node.op} to {node.output!r}")
-        known.add(node.output)
-    _check_known([port.name for port in graph.outputs], known, f"{file.name}: the graph's outputs")
 
 
 def _check_known(names: Sequence[str], known: set[str], where: str) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -111,20 +111,14 @@ def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
         single_us = exam.once_us(session)
         if single_us < job.settings.one_thread_below_us:
             return exam.judged(session, 1)
-    several = _several(exam)
+    several = None
+    with suppress(VariantError):  # the engine refuses so many threads: one may still work
+        several = exam.held(trial.budget.threads)
     if several is not None and several.measured and several.measured.run_us < single_us * (1.0 - TIE_LEAD):
         return several
     if several is not None and several.passed and time.monotonic() - began_s > job.settings.deadline_s / 2:
         return several  # another round might exceed the deadline, and lose this verdict
     return exam.held(1)
-
-
-def _several(exam: _Exam) -> Verdict | None:
-    """Return the verdict with all threads; None if the engine refuses them: one thread may still work."""
-    try:
-        return exam.held(exam.trial.budget.threads)
-    except VariantError:
-        return None
 
 
 class _Exam:

@@ -109,7 +109,9 @@ class _ServerLoop:
     def _reap(self, ended: int) -> None:
         """Kill a process, unless it has ended, and what it has left; report its end."""
         pid, caller = self._processes.pop(ended)
-        _kill(pid)  # before it is reaped, no other process has its number
+        for kill in (os.kill, os.killpg):  # its group, if it leads one already
+            with suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)  # before it is reaped, no other process has its number
         _, status, usage = os.wait4(pid, 0)
         cpu_s = usage.ru_utime + usage.ru_stime
         with suppress(OSError):  # the caller has ended
@@ -117,13 +119,6 @@ class _ServerLoop:
         for descriptor in (ended, caller):
             self._poll.unregister(descriptor)
             os.close(descriptor)
-
-
-def _kill(pid: int) -> None:
-    """Kill a process that was not reaped, and its group, if it leads one already."""
-    for kill in (os.kill, os.killpg):
-        with suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

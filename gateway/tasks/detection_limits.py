@@ -58,21 +58,17 @@ class DetectionLimits:
 def read_limits(options: Table, labels: Sequence[str]) -> DetectionLimits:
     """Take the options of thresholds and bounds. Raises ConfigurationError (table, key)."""
     lowest = options.number("score_threshold", SCORE_THRESHOLD, low=0.0, high=1.0)
+    thresholds = np.full(len(labels) + 1, lowest, np.float32)
+    if (table := options.table("score_thresholds")) is not None:
+        for label in table.remaining():
+            if label not in labels:
+                table.refuse(label, "is none of the manifest's labels; correct its spelling")
+            thresholds[labels.index(label)] = table.number(label, low=0.0, high=1.0)
     return DetectionLimits(
-        score_thresholds=_thresholds(options.table("score_thresholds"), labels, lowest),
+        score_thresholds=thresholds,
         iou_threshold=options.number("iou_threshold", IOU_THRESHOLD, low=0.0, high=1.0),
         max_candidates=options.integer("max_candidates", CANDIDATES, low=1, high=CANDIDATES_LIMIT),
         max_detections=options.integer("max_detections", DETECTIONS, low=1, high=DETECTIONS_LIMIT),
         class_agnostic=options.flag("class_agnostic", False),
         merge=options.flag("merge", False),
     )
-
-
-def _thresholds(table: Table | None, labels: Sequence[str], default: float) -> Array:
-    thresholds = np.full(len(labels) + 1, default, np.float32)
-    for label in table.remaining() if table else ():
-        if table is not None:
-            if label not in labels:
-                table.refuse(label, "is none of the manifest's labels; correct its spelling")
-            thresholds[labels.index(label)] = table.number(label, low=0.0, high=1.0)
-    return thresholds

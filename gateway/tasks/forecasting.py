@@ -99,7 +99,13 @@ class Forecasting:
         self._channels = read_quantities(
             options, "channels", self._output, count, window if len(window) == count else ()
         )
-        self._quantiles = _read_quantiles(options, sizes.get("quantile"))
+        size = sizes.get("quantile")
+        quantiles = options.numbers("quantiles", ())
+        if len(quantiles) != (size or 0) and not (size == -1 and quantiles):
+            options.refuse("quantiles", f"must hold one number for each of the {size or 0} quantiles of the output")
+        if list(quantiles) != sorted(set(quantiles)) or not all(0.0 < quantile < 1.0 for quantile in quantiles):
+            options.refuse("quantiles", "must be between 0 and 1, ascending")
+        self._quantiles = quantiles
         self._step = _read_step(manifest, options)
         self._steps = sizes.get("step", 1)
         options.finish()
@@ -130,16 +136,6 @@ def _read_axes(options: Table, count: int) -> tuple[str, ...]:
     if len(axes) != count or len(set(axes)) != count:
         options.refuse("axes", f"must name each of the {count} axes of the output once, not {list(axes)}")
     return axes
-
-
-def _read_quantiles(options: Table, size: int | None) -> tuple[float, ...]:
-    """Take the quantiles; `size` is the size of their axis, None if there is none."""
-    quantiles = options.numbers("quantiles", ())
-    if len(quantiles) != (size or 0) and not (size == -1 and quantiles):
-        options.refuse("quantiles", f"must hold one number for each of the {size or 0} quantiles of the output")
-    if list(quantiles) != sorted(set(quantiles)) or not all(0.0 < quantile < 1.0 for quantile in quantiles):
-        options.refuse("quantiles", "must be between 0 and 1, ascending")
-    return quantiles
 
 
 def _read_step(manifest: ModelManifest, options: Table) -> ForecastStep:

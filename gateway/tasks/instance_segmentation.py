@@ -99,10 +99,13 @@ class InstanceSegmentation:
     def interpret(self, outputs: Tensors, frame: Frame | None) -> InstanceResult:
         """Return the detections of one row with their masks, best first."""
         prototypes = self._prototypes.values(outputs)
-        size = self._detector.image.size_in(frame) or _size_of(prototypes)
+        _, height, width = prototypes.shape
+        size = self._detector.image.size_in(frame) or (width * PROTOTYPE_STRIDE_PX, height * PROTOTYPE_STRIDE_PX)
         frame = frame or Frame(round(size[0]), round(size[1]))
         found = placed(self._detector.detect(outputs, frame), frame)
-        grid = self._grid(found.boxes, frame, size)
+        # The grid of the masks has the original's pixels, or fewer if the boxes hold too many of them.
+        pixels = float(np.prod(found.boxes[:, 2:] - found.boxes[:, :2], axis=1).sum())
+        grid = mask_grid(frame, size, min(1.0, self._most_pixels / max(pixels, 1.0)))
         counts = [
             self._counts(box, values, prototypes, grid) for box, values in zip(found.boxes, found.extras, strict=True)
         ]
@@ -112,11 +115,6 @@ class InstanceSegmentation:
         head = options.text("head", among=HEADS) if "head" in options else ""
         output = next(spec for spec in manifest.outputs if spec.name != self._prototypes.name)
         return single_output_head(output, manifest, options, head=head, among=HEADS, extras=self._prototypes.count)
-
-    def _grid(self, boxes: Array, frame: Frame, size: tuple[float, float]) -> MaskGrid:
-        """Return the grid of the masks: the original's pixels, or fewer if the boxes hold too many of them."""
-        pixels = float(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1).sum())
-        return mask_grid(frame, size, min(1.0, self._most_pixels / max(pixels, 1.0)))
 
     def _counts(self, box: Array, coefficients: Array, prototypes: Array, grid: MaskGrid) -> Array:
         """Return the run lengths of the mask of one box, whose pixels have their centre inside the box."""
@@ -143,10 +141,6 @@ def _needed(places: Array, count: int) -> tuple[int, int]:
     """Return the range of pixels that interpolation at ascending places reads."""
     first = min(max(math.floor(places[0]), 0), count - 1)
     return first, min(max(math.floor(places[-1]) + 2, first + 1), count)
-
-
-def _size_of(prototypes: Array) -> tuple[float, float]:
-    return prototypes.shape[2] * PROTOTYPE_STRIDE_PX, prototypes.shape[1] * PROTOTYPE_STRIDE_PX
 
 
 @dataclass(frozen=True, slots=True)

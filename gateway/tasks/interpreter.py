@@ -13,7 +13,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensor, Tensors
 from gateway.tasks.catalog import task_of
 from gateway.tasks.frame import Frame
-from gateway.tasks.task import Task, TaskResult
+from gateway.tasks.task import Task
 
 RESULT, PREFIX = "result", "task."
 """Output with the result of each row as JSON, UTF-8; prefix of results whose name an output of the model has."""
@@ -57,8 +57,11 @@ class Interpreter:
         places = frames or (None,) * count
         results = [self._task.interpret(self._row(own, row), places[row]) for row in range(count)]
         tensors = [result.tensors() for result in results]
+        documents = np.empty(len(results), object)
+        for row, result in enumerate(results):
+            documents[row] = json.dumps(result.document(), ensure_ascii=False, allow_nan=False).encode()
         return {
-            self._document: _documents(results),
+            self._document: documents,
             **{
                 name: _stacked([each[spec.name] for each in tensors], spec.datatype.dtype, len(spec.shape))
                 for name, spec in self._tensors
@@ -74,14 +77,6 @@ def interpreter_of(manifest: ModelManifest) -> Interpreter | None:
     """Return the interpreter of a model, or None if it has no task. Raises ConfigurationError as `task_of` does."""
     task = task_of(manifest)
     return None if task is None else Interpreter(task, manifest)
-
-
-def _documents(results: Sequence[TaskResult]) -> Array:
-    """Return the documents as BYTES [rows]."""
-    documents = np.empty(len(results), object)
-    for row, result in enumerate(results):
-        documents[row] = json.dumps(result.document(), ensure_ascii=False, allow_nan=False).encode()
-    return documents
 
 
 def _stacked(rows: Sequence[Array], dtype: np.dtype[Any], rank: int) -> Array:

@@ -29,7 +29,18 @@ def rectangle_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
     c = exp(−dᵀ S⁻¹ d / 4) · sqrt(4 · sqrt(|S1| |S2|) / |S|), d the difference of the means, and ProbIoU is
     1 − sqrt(1 − c) (Llerena et al., arXiv:2106.06072, equations 5 to 9). It exceeds t where c > 1 − (1 − t)².
     """
-    means, covariances = _distributions(candidates.boxes, candidates.extras[:, -1])
+    # The covariances [n, 4] of rectangles are xx, yy, xy, and the root of the determinant.
+    boxes, angles = candidates.boxes, candidates.extras[:, -1]
+    sides = (boxes[:, 2:] - boxes[:, :2]) ** 2 / 12
+    cosines, sines = np.cos(angles), np.sin(angles)
+    along, across = sides[:, 0], sides[:, 1]
+    terms = (
+        along * cosines**2 + across * sines**2,
+        along * sines**2 + across * cosines**2,
+        (along - across) * cosines * sines,
+        np.sqrt(along * across),
+    )
+    means, covariances = (boxes[:, :2] + boxes[:, 2:]) / 2, np.stack(terms, axis=1)
     least = 1.0 - (1.0 - threshold) ** 2
 
     def overlaps(some: Array, others: Array) -> Array:
@@ -44,17 +55,3 @@ def rectangle_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
         return np.asarray(coefficients > least)
 
     return overlaps
-
-
-def _distributions(boxes: Array, angles: Array) -> tuple[Array, Array]:
-    """Return means [n, 2] and covariances [n, 4] of rectangles: xx, yy, xy, and the root of the determinant."""
-    sides = (boxes[:, 2:] - boxes[:, :2]) ** 2 / 12
-    cosines, sines = np.cos(angles), np.sin(angles)
-    along, across = sides[:, 0], sides[:, 1]
-    terms = (
-        along * cosines**2 + across * sines**2,
-        along * sines**2 + across * cosines**2,
-        (along - across) * cosines * sines,
-        np.sqrt(along * across),
-    )
-    return (boxes[:, :2] + boxes[:, 2:]) / 2, np.stack(terms, axis=1)

@@ -136,7 +136,13 @@ class SemanticSegmentation:
             places = grid.row_places(first, min(first + step, grid.height), values.shape[1])
             rows = neighbours(places, values.shape[1])
             block, unclear = _best_of_neighbours(coarse, rows, columns)
-            logits = _interpolate(pixels, rows, columns, unclear)
+            row, column = np.divmod(np.flatnonzero(unclear), unclear.shape[1])  # np.nonzero takes six times as long
+            top, bottom, down = (each[row] for each in rows)
+            left, right, along = (each[column] for each in columns)
+            along, down = along[:, np.newaxis], down[:, np.newaxis]
+            upper = pixels[top, left] * (1 - along) + pixels[top, right] * along
+            lower = pixels[bottom, left] * (1 - along) + pixels[bottom, right] * along
+            logits = np.asarray(upper * (1 - down) + lower * down)
             block[unclear] = self._map.classes(logits.T[:, np.newaxis])[0]
             classes[first : first + len(places)] = block
         return classes
@@ -149,17 +155,6 @@ def _best_of_neighbours(coarse: Array, rows: Neighbours, columns: Neighbours) ->
     for row, column in ((0, 1), (1, 0), (1, 1)):
         unclear |= coarse.take(rows[row], axis=0).take(columns[column], axis=1) != block
     return block, unclear
-
-
-def _interpolate(pixels: Array, rows: Neighbours, columns: Neighbours, chosen: Array) -> Array:
-    """Return the logits [n, c] of a map [h, w, c] at the n places where `chosen` [rows, columns] is true."""
-    row, column = np.divmod(np.flatnonzero(chosen), chosen.shape[1])  # np.nonzero takes six times as long
-    top, bottom, down = (each[row] for each in rows)
-    left, right, along = (each[column] for each in columns)
-    along, down = along[:, np.newaxis], down[:, np.newaxis]
-    upper = pixels[top, left] * (1 - along) + pixels[top, right] * along
-    lower = pixels[bottom, left] * (1 - along) + pixels[bottom, right] * along
-    return np.asarray(upper * (1 - down) + lower * down)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,15 @@ class TextBoxHead:
         if self.dilates:
             flags[:, 1:] |= flags[:, :-1].copy()
             flags[1:] |= flags[:-1].copy()
-        found = self._rectangles(flags, limits.max_candidates)
+        rows, firsts, lasts, regions = find_regions(flags)
+        areas = np.bincount(regions, lasts - firsts + 1)
+        largest = np.argsort(-areas, kind="stable")[: limits.max_candidates]
+        largest = largest[areas[largest] > LEAST_SIDE_PX]
+        order = np.argsort(regions, kind="stable")
+        begins, ends = (np.searchsorted(regions[order], largest, side) for side in ("left", "right"))
+        points = np.stack((firsts, rows, lasts, rows), axis=1)[order]
+        around = [smallest_rectangle(points[slice(*span)].reshape(-1, 2)) for span in zip(begins, ends, strict=True)]
+        found = np.array(around, float).reshape(-1, 5)
         found = found[found[:, 2:4].min(axis=1, initial=np.inf) >= LEAST_SIDE_PX]
         scores = np.array([_mean_inside(values, each) for each in found], np.float32)
         sides = found[:, 2:4]
@@ -51,18 +59,6 @@ class TextBoxHead:
         chosen = limits.choose(np.where(sides.min(axis=1, initial=np.inf) >= LEAST_OPEN_SIDE_PX, scores, -1))
         found = found[chosen]
         return BoxCandidates(found[:, :4], scores[chosen], np.zeros(len(chosen), np.int64), found[:, 4:])
-
-    def _rectangles(self, flags: Array, most: int) -> Array:
-        """Return the smallest rectangles [n, 5] around the largest regions, `most` of them."""
-        rows, firsts, lasts, regions = find_regions(flags)
-        areas = np.bincount(regions, lasts - firsts + 1)
-        largest = np.argsort(-areas, kind="stable")[:most]
-        largest = largest[areas[largest] > LEAST_SIDE_PX]
-        order = np.argsort(regions, kind="stable")
-        begins, ends = (np.searchsorted(regions[order], largest, side) for side in ("left", "right"))
-        points = np.stack((firsts, rows, lasts, rows), axis=1)[order]
-        found = [smallest_rectangle(points[slice(*ends)].reshape(-1, 2)) for ends in zip(begins, ends, strict=True)]
-        return np.array(found, float).reshape(-1, 5)
 
 
 def _mean_inside(values: Array, rectangle: Array) -> float:

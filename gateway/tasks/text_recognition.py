@@ -71,7 +71,10 @@ class TextRecognition:
 
     def __init__(self, manifest: ModelManifest, options: Table) -> None:
         self._output = read_output(manifest, options, among=FLOATS)
-        self._characters = _read_characters(manifest, options)
+        characters = tuple(options.text("charset")) if "charset" in options else manifest.labels
+        if not characters:
+            options.refuse("charset", "missing; name the characters here or as the manifest's labels")
+        self._characters = (*characters, " ") if options.flag("space", False) else characters
         self._blank = 0 if options.text("blank", "first", among=("first", "last")) == "first" else len(self._characters)
         self._has_logits = options.text("activation", "none", among=("none", "softmax")) == "softmax"
         options.finish()
@@ -109,11 +112,3 @@ def decode_ctc(scores: Array, blank: int) -> tuple[Array, Array]:
     kept = best != blank
     kept[1:] &= best[1:] != best[:-1]
     return best[kept], scores.max(axis=1)[kept]
-
-
-def _read_characters(manifest: ModelManifest, options: Table) -> tuple[str, ...]:
-    """Take the characters from `charset` or the manifest's labels, and `space`."""
-    characters = tuple(options.text("charset")) if "charset" in options else manifest.labels
-    if not characters:
-        options.refuse("charset", "missing; name the characters here or as the manifest's labels")
-    return (*characters, " ") if options.flag("space", False) else characters

@@ -24,7 +24,7 @@ from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Joining, SessionBudget
 from gateway.engine.cost import estimate_cost
-from gateway.runtimes import child, child_end, fork_server
+from gateway.runtimes import child, fork_server
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
@@ -223,7 +223,7 @@ def test_a_model_that_never_answers(tmp_path):
 @pytest.mark.parametrize("busy", [0.0, 3.0])
 def test_a_model_that_does_not_answer_on_a_busy_machine_is_undecided(tmp_path, monkeypatch, busy):
     monkeypatch.setattr(child, "busy_share", lambda _first, _last: busy)
-    monkeypatch.setattr(child_end, "OWN_SHARE", 2.0)  # it may have a core of its own here
+    monkeypatch.setattr(child, "OWN_SHARE", 2.0)  # it may have a core of its own here
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), IMPATIENT))
     assert (verdict.passed, verdict.transient) == (False, bool(busy))
     assert ("of CPU time: the machine was busy)" in verdict.reason) == verdict.transient

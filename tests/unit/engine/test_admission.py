@@ -82,16 +82,17 @@ def test_encoded_images_stand_for_their_rows(shape: tuple[int, ...]) -> None:
     assert admitted({"image": Tensor(Datatype.BYTES, elements(b"a", b"b").reshape(shape))}).rows == 2
 
 
-@pytest.mark.parametrize("rows", [0, 5])
-def test_rows_are_bounded(rows: int) -> None:
-    with pytest.raises(RequestError, match=rf"batch of {rows} rows; between 1 and 4 .*\[limits\] max_batch_rows\)"):
-        admitted({}, rows)
-
-
-def test_rows_that_the_model_bounds_name_its_own_files() -> None:
-    checked = admission(replace(MODEL, max_batch_rows=4))
-    with pytest.raises(RequestError, match=r"\(max_batch_size in config.pbtxt, max_batch_rows in a manifest\)"):
-        checked.form(InferRequest("m", tensors(5)))
+@pytest.mark.parametrize(
+    ("rows", "model", "where"),
+    [
+        (0, MODEL, r"\[limits\] max_batch_rows"),
+        (5, MODEL, r"\[limits\] max_batch_rows"),
+        (5, replace(MODEL, max_batch_rows=4), "max_batch_size in config.pbtxt, max_batch_rows in a manifest"),
+    ],
+)
+def test_rows_are_bounded_and_the_bound_is_named(rows: int, model: ModelManifest, where: str) -> None:
+    with pytest.raises(RequestError, match=rf"batch of {rows} rows; between 1 and 4 .*\({where}\)"):
+        admission(model).form(InferRequest("m", tensors(rows)))
 
 
 @pytest.mark.parametrize(("images", "sizes", "rows"), [(3, 1, 3), (5, 5, 5), (0, 0, 1)])

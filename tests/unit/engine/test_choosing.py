@@ -40,21 +40,14 @@ async def test_a_release_of_which_nothing_passes_says_why_for_each_variant() -> 
 
 
 @pytest.mark.asyncio
-async def test_a_kept_verdict_opens_without_a_trial() -> None:
-    rig = Rig()
-    await rig.serve(manifest())
-    await rig.serve(manifest(), digest="d2")
-    assert rig.tried == ["a"]
-    assert rig.runtime.opened == ["a", "a"]
-    await rig.repository.close()
-
-
-@pytest.mark.asyncio
-async def test_an_unchanged_release_is_not_opened_again() -> None:
+async def test_an_unchanged_release_is_not_opened_again_and_a_kept_verdict_opens_without_a_trial() -> None:
     rig = Rig()
     await rig.serve(manifest())
     await rig.serve(manifest())
     assert rig.runtime.opened == ["a"]
+    await rig.serve(manifest(), digest="d2")
+    assert rig.tried == ["a"]
+    assert rig.runtime.opened == ["a", "a"]
     await rig.repository.close()
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.engine.queue import Queue
-from gateway.engine.service_record import CALLERS_LIMIT, CREDIT, ServiceRecord
+from gateway.engine.queue import CALLERS_LIMIT, CREDIT, Queue, ServiceRecord
 from gateway.engine.settings import POLICIES, QueueSettings
 from gateway.engine.ticket import Ticket
 from tests.simulators.examples import examples

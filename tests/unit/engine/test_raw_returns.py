@@ -296,7 +296,7 @@ async def _change(rig: Rig, step: str, version: int) -> None:
         for servable in rig.registry.entry("m").loaded.values():
             servable.ask_beside(request(0.0).inputs, None, lambda _: None)
     elif step == "irregular":
-        for batch in [batch for servable in rig.registry.servables() for batch in servable.raw.waiting]:
+        for batch in [batch for servable in rig.registry.targets() for batch in servable._raw.waiting]:
             batch.form.raw = False
     else:
         await asyncio.sleep(0)

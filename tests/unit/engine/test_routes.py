@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from gateway.domain.sizes import request_sizes, widest
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, QuotaSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, release, request
+from gateway.engine.target import ModelTarget
+from gateway.engine.versions import LoadedVersion
+from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
 
 V1, V2 = manifest(version="1", variants=("a",)), manifest(version="2", variants=("b",))
 
@@ -247,3 +250,29 @@ async def test_the_largest_request_is_that_of_all_versions() -> None:
         rig.engine.sizes("none")
     assert caught.value.fault is Fault.NOT_FOUND
     await rig.repository.close()
+
+
+class OtherTarget:
+    """Target that is no servable: it passes everything on to one, as a model that is loaded on demand would."""
+
+    def __init__(self, target: ModelTarget) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._target, name)
+
+
+@pytest.mark.asyncio
+async def test_a_version_may_be_served_by_a_target_that_is_no_servable() -> None:
+    rig = Rig()
+    await rig.serve(manifest(variants=("a", "b")))
+    entry = rig.registry.entry("m")
+    held = entry.record("1").serving
+    assert held is not None
+    entry.serve("1", LoadedVersion(held.release, cast("ModelTarget", OtherTarget(held.target))))
+    assert values(await rig.engine.infer(request(2.0))) == [2.0]
+    assert [one.success.count for one in rig.engine.statistics("m")] == [1]
+    await rig.repository.refine()
+    assert rig.tried == ["a", "b"]
+    await rig.serve()
+    assert rig.repository.index() == []

@@ -214,7 +214,7 @@ class Fleet(RuleBasedStateMachine):
             session.failure = None
 
     async def idle(self) -> None:
-        while any(servable.busy for servable in self.rig.registry.servables()):
+        while any(servable.busy for servable in self.rig.registry.targets()):
             await asyncio.sleep(0)
 
     @invariant()

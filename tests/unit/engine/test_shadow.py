@@ -94,7 +94,7 @@ async def test_the_shadow_never_runs_on_the_loop_and_gives_its_queue_back() -> N
         await settled(rig, len(new.runs))
     await settled(rig, 3)
     assert threading.get_ident() not in new.threads
-    servable = rig.registry.record("m", "2").staged.servable
+    servable = rig.registry.record("m", "2").staged.target
     while servable._worker.owns:
         await asyncio.sleep(0)
     assert not servable.busy
@@ -259,7 +259,7 @@ async def test_a_shadow_that_waits_for_threads_gives_way_to_callers(held: bool) 
     other.gate.clear()
     busy = asyncio.ensure_future(rig.engine.infer(request(model="n")))
     await rig.begun(other)
-    lock = rig.registry.record("m", "2").staged.servable._worker._changed = HeldWorker()
+    lock = rig.registry.record("m", "2").staged.target._worker._changed = HeldWorker()
     if not held:
         lock.goes_on.set()
     assert beside(rig, ended)

@@ -49,8 +49,8 @@ def test_what_was_loaded_is_held_or_handed_back_exactly_once(changes: list[Versi
         new = held(number) if change in ADDING else None
         loaded += [number] if new else []
         record, old = changed(record, change, new)
-        released += [old.servable] if old else []
-    kept = [one.servable for one in (record.serving, record.staged) if one]
+        released += [old.target] if old else []
+    kept = [one.target for one in (record.serving, record.staged) if one]
     assert sorted(kept + released) == loaded
 
 

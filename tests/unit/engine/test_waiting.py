@@ -264,7 +264,7 @@ def test_threads_that_an_engine_starts_while_it_is_opened_step_back_too() -> Non
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
     opened = [begin("open", stepped_back, nice, nice_of_a_child).result() for nice in (0, 5)]
-    assert opened == [own, own + 5]
+    assert opened == [own, min(own + 5, LEAST_PRIORITY)]
     with pytest.raises(ZeroDivisionError):
         begin("open", stepped_back, 1, lambda: 1 // 0).result()
     assert os.getpriority(os.PRIO_PROCESS, 0) == own

@@ -29,8 +29,7 @@ from gateway.domain.verdict import (
     verdict_document,
 )
 from gateway.runtimes import child, job, measure, trial
-from gateway.runtimes.child import child_environment
-from gateway.runtimes.child_end import ChildEnd
+from gateway.runtimes.child import ChildEnd, child_environment
 from gateway.runtimes.job import ChildLine
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models

@@ -95,9 +95,9 @@ def test_onnx_without_tensorrt_keeps_the_options_of_cuda():
         ("CUDAExecutionProvider", {"use_tf32": "0"}),
         "CPUExecutionProvider",
     ]
-    assert onnx_providers._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
+    assert onnx_providers.load(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
     with pytest.raises(VariantError, match="libraries of CUDA"):
-        onnx_providers._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
+        onnx_providers.load(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
 
 
 def test_onnx_loads_nvidias_packages_and_keeps_what_it_prints_from_stdout(capsys):

@@ -15,9 +15,8 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.domain.verdict import Verdict
 from gateway.runtimes.exercise import Exercised, exercise
-from gateway.runtimes.generate import generated, samples
+from gateway.runtimes.generate import generated, samples, witness
 from gateway.runtimes.settings import TrialSettings
-from gateway.runtimes.witness import witness
 
 OUTPUT = TensorSpec("y", Datatype.FP32, (-1,))
 

@@ -44,7 +44,7 @@ class Gateway:
     @property
     def batches(self) -> int:
         """Runs of requests that stayed bytes."""
-        return sum(len(one._answers._uncounted) for one in self.rig.registry.servables())
+        return sum(len(one._answers._uncounted) for one in self.rig.registry.targets())
 
     async def ask(self, value: float, ident: str = "", model: str = "m", **how: Any) -> pb.ModelInferResponse:
         answer: pb.ModelInferResponse = await self._unary(asked(value, ident, model), **how)

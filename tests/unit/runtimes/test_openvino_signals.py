@@ -12,7 +12,7 @@ import os, signal, sys
 import numpy as np
 import openvino
 from openvino import opset13 as op
-from gateway.runtimes.signal_stack import signal_stack_kept
+from gateway.runtimes.openvino import signal_stack_kept
 
 given = op.parameter([64, 256], np.float32)
 model = openvino.Model([op.matmul(given, op.constant(np.ones((256, 256), np.float32)), False, False)], [given])
@@ -38,7 +38,7 @@ import ctypes, sys
 from pathlib import Path
 from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.openvino import OpenVinoRuntime
-from gateway.runtimes.signal_stack import SignalStack
+from gateway.runtimes.openvino import SignalStack
 from tests.simulators import models
 
 def stack():
