@@ -44,7 +44,12 @@ runtime-only: | $(VENV)/bin/python
 $(VENV)/.test: requirements/test.txt | $(VENV)/.programs
 	@echo "installing what the tests need (about 300 MB, once)"
 	@$(PIP) -r $<
-	@touch $@ $(VENV)/.runtime $(VENV)/.grpcio
+	@touch $@ $(VENV)/.runtime $(VENV)/.grpcio $(VENV)/.check
+
+# Programs that check, and the packages whose types mypy reads: without runtimes and without what only tests use.
+$(VENV)/.check: requirements/check.txt | $(VENV)/.programs
+	@if [ ! -e $(VENV)/.test ]; then echo "installing what the checks need (about 80 MB, once)"; $(PIP) --no-compile -r $<; fi
+	@touch $@
 
 $(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/s3 --upgrade -r $<
@@ -127,8 +132,10 @@ test-world: $(VENV)/.world debian-world ## serve models from packages and export
 test-journeys: $(VENV)/.world $(VENV)/.workshop debian-speech ## models of packages: bare, described, quantized, compared with the packages; JOURNEYS='--help'
 	@$(BIN)/python -m tests.world.journeys $(JOURNEYS)
 
-check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
-	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
+check: $(VENV)/.check ## format, lint, types, import contracts, in seconds
+	@$(BIN)/mypy --no-error-summary & types=$$!; \
+	$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3; \
+	rest=$$?; wait $$types && exit $$rest
 
 bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
@@ -152,6 +159,7 @@ COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra li
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+	$(COMPILE_ALONE) $(LEFT_OUT) --no-emit-package pip --extra agent --extra fleet pyproject.toml requirements/check.in -c requirements/test.txt -o requirements/check.txt
 	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) requirements/plugins.in -c requirements/test.txt -o requirements/plugins.txt
@@ -162,7 +170,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE_ALONE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
 	@$(MAKE) --no-print-directory lock-build
 
-format: $(VENV)/.test ## format and mend what can be mended
+format: $(VENV)/.check ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 clean: ## remove what these targets made

@@ -15,7 +15,7 @@ PROTOS = ("health.proto", "inference.proto", "reflection_v1.proto", "reflection_
 
 def compile_protos() -> bytes:
     """Return the serialized FileDescriptorSet of PROTOS. Raises RuntimeError if protoc refuses one of them."""
-    from grpc_tools import protoc  # type: ignore[import-untyped]
+    from grpc_tools import protoc
 
     folder = str(Path(__file__).parent)
     with tempfile.TemporaryDirectory() as scratch:
