@@ -18,8 +18,8 @@ from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 
 LOG_TAIL_CHARS = 6000
-GRPC_SERVERS = ("own", "grpcio")
-"""Values of `--grpc-server`: what peers see must not differ."""
+GRPC_SERVERS = ("own", pytest.param("grpcio", marks=pytest.mark.long))
+"""Values of `--grpc-server`. What peers see must not differ: test_grpc_alike and the contracts hold both together."""
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from tests.simulators import disk
-from tests.simulators.power import Life, Power, power
+from tests.simulators.power import KINDS, Life, Power, power
 from tests.simulators.store_upgrade import REJECTED
 
-SEED, SAMPLE = 4, 16
+SEED, SAMPLE = 4, 8
 UPGRADE = "tests.simulators.store_upgrade"
 STAYS = {
     "floors": {"timestamp": 70, "assignment": 7, "acme/meter": "2", "time": "2027-01-01T00:00:00+00:00"},
@@ -50,7 +50,7 @@ def sweep(machine: Power, sample: int | None, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_upgrade_survives_cuts_here_and_there(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(UPGRADE, kind) as machine:
         sweep(machine, SAMPLE, capsys)
@@ -58,7 +58,7 @@ def test_an_upgrade_survives_cuts_here_and_there(kind: str, capsys: pytest.Captu
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_upgrade_survives_a_cut_at_every_system_call(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(UPGRADE, kind) as machine:
         sweep(machine, None, capsys)
