@@ -154,7 +154,7 @@ def test_many_rows_replayed_are_there_once(kind: str, count: int, tmp_path: Path
         with database.read() as connection:
             (source,) = telemetry.sources(connection, "camera-1")
             count = connection.exec_driver_sql("SELECT count(*), min(seq), max(seq), sum(bytes) FROM telemetry").one()
-        assert tuple(count) == (count, 1, count, source.size_bytes)
+        assert tuple(found) == (count, 1, count, source.size_bytes)
         assert (source.rows, source.gaps, source.lost) == (count, (), 0)
 
 
