@@ -153,7 +153,7 @@ def test_many_rows_replayed_are_there_once(kind: str, count: int, tmp_path: Path
         assert (stored, duplicates, answer.contiguous) == (count, count, count)
         with database.read() as connection:
             (source,) = telemetry.sources(connection, "camera-1")
-            count = connection.exec_driver_sql("SELECT count(*), min(seq), max(seq), sum(bytes) FROM telemetry").one()
+            found = connection.exec_driver_sql("SELECT count(*), min(seq), max(seq), sum(bytes) FROM telemetry").one()
         assert tuple(found) == (count, 1, count, source.size_bytes)
         assert (source.rows, source.gaps, source.lost) == (count, (), 0)
 
