@@ -175,6 +175,12 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+OFTEN = {
+    f"large message: {kind.__name__}" for kind in (inputs, compressed, accepted_elements, rest_accepted, rest_answers)
+}
+"""Both protocols, refused and accepted messages, compressed bytes, and a large answer. `make test-long` sends all."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.long) for n in ATTACKS])
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
     check_harmless(ATTACKS[name], tmp_path)

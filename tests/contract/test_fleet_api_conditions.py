@@ -32,7 +32,7 @@ CREATING = {
 """Routes that make something new or change many devices. Other changes by operators name the state they mean."""
 
 
-@pytest.fixture(scope="module", params=databases.KINDS)
+@pytest.fixture(scope="module", params=databases.ALIKE)
 def controller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
     folder = tmp_path_factory.mktemp("controller")
     with databases.url(request.param, folder) as url:

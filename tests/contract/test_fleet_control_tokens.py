@@ -13,7 +13,8 @@ from fleet.controller.control.tokens import WantedToken, holding, make_token, re
 from fleet.controller.database import audit
 from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
-from tests.simulators.databases import NOW, database
+from tests.simulators.databases import NOW
+from tests.simulators.databases import alike_database as database
 
 __all__ = ["database"]
 pytestmark = pytest.mark.timeout(120)

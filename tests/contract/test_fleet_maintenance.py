@@ -31,7 +31,7 @@ from fleet.controller.database.latest import latest
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
-from tests.simulators.databases import KINDS, url
+from tests.simulators.databases import ALIKE, url
 from tests.simulators.fleet_repository import FleetRepository
 
 DAY = timedelta(days=1)
@@ -88,7 +88,7 @@ class MaintainedReplica:
             certificates.add(connection, Certificate(serial, "camera-1", self.now, expires))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ALIKE)
 def replica(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MaintainedReplica]:
     with url(request.param, tmp_path) as text:
         made = MaintainedReplica(tmp_path, text)

@@ -21,7 +21,8 @@ from fleet.controller.control.revocations import Revocations
 from fleet.controller.database import certificates
 from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.engine import Database
-from tests.simulators.databases import NOW, database, enrolled
+from tests.simulators.databases import NOW, enrolled
+from tests.simulators.databases import alike_database as database
 from tests.simulators.operator import PATIENCE_S, until
 
 __all__ = ["database"]

@@ -12,7 +12,7 @@ from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.rollouts.decisions import PART_LOW
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed
 from fleet.controller.rollouts.state import Status
-from tests.simulators.databases import KINDS
+from tests.simulators.databases import ALIKE
 from tests.simulators.rolled_fleet import V1, V2, RolledFleet, rolling
 
 DEVICES = 2 * PART_LOW + 50
@@ -20,7 +20,7 @@ ALL = [{"percent": 100}]
 SETTINGS = SchedulerSettings(decisions_per_tick=PART_LOW)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ALIKE)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
     with rolling(request.param, tmp_path, SETTINGS) as made:
         made.enrol(f"d-{number:03}" for number in range(DEVICES))

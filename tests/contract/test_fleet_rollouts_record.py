@@ -10,6 +10,7 @@ from fleet.controller.control.rollouts_record import States, add, state_name
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.facts import Paused, Resumed
 from fleet.controller.rollouts.state import Status
+from tests.simulators.databases import KINDS
 from tests.simulators.rolled_fleet import RolledFleet, fleet
 
 __all__ = ["fleet"]
@@ -27,6 +28,7 @@ def test_only_what_is_new_is_read(fleet: RolledFleet) -> None:
     assert after.state == fleet.known(rollout).state
 
 
+@pytest.mark.parametrize("fleet", KINDS, indirect=True)
 def test_a_database_that_was_put_back_is_believed(fleet: RolledFleet) -> None:
     """A replica of the server took over that lacks the last facts."""
     rollout, states, settings = fleet.start(), States(), fleet.database.settings
@@ -44,6 +46,7 @@ def test_a_database_that_was_put_back_is_believed(fleet: RolledFleet) -> None:
         assert states.read(connection, rollout, settings).state.status is Status.RUNNING
 
 
+@pytest.mark.parametrize("fleet", KINDS, indirect=True)
 def test_what_was_read_before_others_wrote_is_not_added_to(fleet: RolledFleet) -> None:
     rollout, settings = fleet.start(), fleet.database.settings
     old = fleet.known(rollout)

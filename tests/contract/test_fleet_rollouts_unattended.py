@@ -14,14 +14,14 @@ from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, Unattended
 from fleet.controller.rollouts.state import Status
 from gateway.domain.errors import ConfigurationError
-from tests.simulators.databases import KINDS
+from tests.simulators.databases import ALIKE
 from tests.simulators.rolled_fleet import RolledFleet, rolling
 
 HOUR = 3600.0
 WAVES = [{"count": 10}, {"percent": 100}]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ALIKE)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
     """Yield a fleet of twenty devices."""
     with rolling(request.param, tmp_path) as made:

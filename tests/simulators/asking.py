@@ -41,7 +41,7 @@ def plane(kind: str, folder: Path, config: FleetConfig | None = None) -> Iterato
             yield running
 
 
-@pytest.fixture(scope="module", params=databases.KINDS)
+@pytest.fixture(scope="module", params=databases.ALIKE)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
     """Run a controller on each kind of database, with the release `meter` 1."""
     with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:

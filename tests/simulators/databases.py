@@ -24,6 +24,8 @@ from fleet.controller.database.tables import metadata
 from tests.simulators.postgres import shared_cluster
 
 KINDS = ("sqlite", "postgresql")
+ALIKE = ("sqlite", pytest.param("postgresql", marks=pytest.mark.long))
+"""Kinds of tests whose SQL test_fleet_database_* holds on both: there, PostgreSQL takes part in `make test-long`."""
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 TEMPLATE = "fleet_template"
 _numbers = itertools.count(1)
@@ -82,6 +84,13 @@ def waiting(opened: Database) -> int:
 @pytest.fixture(params=KINDS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """Open a database of each kind."""
+    with made(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=ALIKE)
+def alike_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Open a database; import it as `database`, where locks, conflicts and SQL of its own are not the subject."""
     with made(request.param, tmp_path) as opened:
         yield opened
 

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+KINDS = ("ext4", pytest.param("xfs", marks=pytest.mark.long), "none")
+"""Kinds of machine; every one meets whole updates (test_power_cut, test_disk_full), xfs other work in `test-long`."""
 ROOT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")
 """Disk images are in memory if possible: then fsync is fast and deterministic."""

@@ -31,7 +31,7 @@ from fleet.controller.rollouts.facts import Approved, Event, Fact, Reported, Sta
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import Member, Status
-from tests.simulators.databases import KINDS, made
+from tests.simulators.databases import ALIKE, made
 from tests.simulators.fleet_repository import FleetRepository
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -195,7 +195,7 @@ def rolling(
         yield fleet
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ALIKE)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
     """Yield a fleet on each kind of database."""
     with rolling(request.param, tmp_path) as made_fleet:

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tests.simulators import disk
-from tests.simulators.power import Life, Power, power
+from tests.simulators.power import KINDS, Life, Power, power
 
 SEED, SAMPLE, STEP_BYTES, ENOUGH_BYTES = 4, 8, 4096, 1 << 19
 SYNC = "tests.simulators.agent_update"
 SLOT = "meter"
 
 
-@pytest.fixture(scope="module", params=["ext4", "xfs", "none"])
+@pytest.fixture(scope="module", params=KINDS)
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
     """Yield a device with version 1, on each kind of file system; "none": it is only killed."""
     with power(SYNC, request.param) as started:

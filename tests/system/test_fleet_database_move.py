@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from fleet.controller.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.asking import want
 from tests.simulators.controller import controlling, free_port
-from tests.simulators.databases import KINDS, NOW, content, made, shape, url
+from tests.simulators.databases import KINDS, NOW, content, copied, made, shape, url
 from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import empty_tables, full_fleet
@@ -150,17 +150,17 @@ def test_a_chunk_is_bounded_in_rows_and_bytes() -> None:
 @pytest.mark.parametrize("way", WAYS, ids="-to-".join)
 @pytest.mark.timeout(300)
 def test_killed_at_any_moment_the_same_command_ends_it(
-    way: tuple[str, str], repository: FleetRepository, tmp_path: Path
+    way: tuple[str, str], originals: dict[str, str], tmp_path: Path
 ) -> None:
     """Never two databases, and never a half filled one, on which a controller starts."""
-    with filled(way, repository, tmp_path) as (old, new):
+    with filled(way, originals, tmp_path) as (old, new):
         leaving, arriving = points(old, new)
     kills = [("old", number) for number in (1, len(leaving) // 2, len(leaving))]
     kills += [("new", number) for number in (1, arriving.index(COMMIT) // 2, arriving.index(COMMIT) + 1)]
     kills += [("new", number) for number in (len(arriving) - 1, len(arriving))]
     found = []
     for which, number in kills:
-        with filled(way, repository, tmp_path) as (old, new):
+        with filled(way, originals, tmp_path) as (old, new):
             before = content_of(old)
             assert died(partial(die_moving, old, new, which, number))
             found.append((starts(old), starts(new)))
@@ -174,15 +174,25 @@ def test_killed_at_any_moment_the_same_command_ends_it(
 COMMIT = "commit"
 
 
+@pytest.fixture(scope="module")
+def originals(repository: FleetRepository, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the URL of a full database of each kind, which tests copy."""
+    folder = tmp_path_factory.mktemp("originals")
+    with ExitStack() as stack:
+        urls = {kind: stack.enter_context(url(kind, folder)) for kind in KINDS}
+        for text in urls.values():
+            with full_fleet(read_place(text, folder), repository):
+                pass
+        yield urls
+
+
 @contextmanager
 def filled(
-    way: tuple[str, str], repository: FleetRepository, folder: Path
+    way: tuple[str, str], originals: dict[str, str], folder: Path
 ) -> Iterator[tuple[DatabaseLocation, DatabaseLocation]]:
     """Yield the places of a full database and of an empty one."""
-    with places(way, folder) as (old, new):
-        with full_fleet(old, repository):
-            pass
-        yield old, new
+    with copied(way[0], originals[way[0]]) as old, url(way[1], folder, empty=True) as new:
+        yield read_place(old, folder), read_place(new, folder)
 
 
 def points(old: DatabaseLocation, new: DatabaseLocation) -> tuple[list[str], list[str]]:
@@ -205,9 +215,9 @@ def die_moving(old: DatabaseLocation, new: DatabaseLocation, which: str, number:
 # ---- the old database -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS, ids="-to-".join)
 def test_the_old_database_says_where_the_fleet_went_and_can_be_taken_back(
-    way: tuple[str, str], repository: FleetRepository, tmp_path: Path
+    way: tuple[str, str], originals: dict[str, str], tmp_path: Path
 ) -> None:
-    with filled(way, repository, tmp_path) as (old, new):
+    with filled(way, originals, tmp_path) as (old, new):
         moved(old, new)
         with closing(open_database(old, SETTINGS)) as database:
             with pytest.raises(ConfigurationError, match=r"the fleet moved to .*--undo-move") as refused:
@@ -237,8 +247,8 @@ def test_a_move_by_an_old_program_is_taken_back_by_that(kind: str, tmp_path: Pat
                 assert marks.read(connection, marks.MOVED)
 
 
-def test_a_lost_target_is_not_taken_for_the_fleet(repository: FleetRepository, tmp_path: Path) -> None:
-    with filled(("postgresql", "sqlite"), repository, tmp_path) as (old, new):
+def test_a_lost_target_is_not_taken_for_the_fleet(originals: dict[str, str], tmp_path: Path) -> None:
+    with filled(("postgresql", "sqlite"), originals, tmp_path) as (old, new):
         moved(old, new)
         assert new.file
         new.file.unlink()
@@ -321,8 +331,8 @@ def test_tables_of_another_revision_do_not_move(tmp_path: Path, monkeypatch: pyt
                 moved(old, new)
 
 
-def test_two_fleets_do_not_move_into_one_database(repository: FleetRepository, tmp_path: Path) -> None:
-    with filled(("sqlite", "postgresql"), repository, tmp_path) as (old, new), url("sqlite", tmp_path) as text:
+def test_two_fleets_do_not_move_into_one_database(originals: dict[str, str], tmp_path: Path) -> None:
+    with filled(("sqlite", "postgresql"), originals, tmp_path) as (old, new), url("sqlite", tmp_path) as text:
         _, arriving = points(old, new)
         shared_cluster().do(f"DROP DATABASE {new.url.database} WITH (FORCE)")
         shared_cluster().do(f"CREATE DATABASE {new.url.database}")

@@ -184,7 +184,7 @@ def _check(fleet: ServedFleet, played: Played, rollouts: tuple[str, str], found:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("kind", "part"), [("sqlite", 12), *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in KINDS)]
+    ("kind", "part"), [("sqlite", 36), *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in KINDS)]
 )
 def test_a_controller_that_is_killed_at_every_step(kind: str, part: int, tmp_path: Path) -> None:
     """In `make test` at a few of them."""

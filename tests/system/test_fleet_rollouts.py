@@ -33,7 +33,7 @@ from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, w
 ROOT = Path(__file__).parents[2]
 QUICK = {"scheduler": {"tick_s": 0.2}, "database": {"lease_s": 3.0}}
 NAMES = [f"d-{n}" for n in range(12)]
-STEPS = {"sqlite": 3, "postgresql": 12}
+STEP = 12
 LEFT = {
     "few": ((0, 0), (0, 5), (6, 5)),
     "parts": ((0, 0), (0, 100), (99, 100), (99, 150), (120, 150)),  # a wave is opened with the first part
@@ -58,7 +58,7 @@ def sweep(kind: str, cast: str, step: int) -> int:
 @pytest.mark.parametrize("cast", LEFT)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str, cast: str) -> None:
-    assert sweep(kind, cast, STEPS[kind]) > 5
+    assert sweep(kind, cast, STEP) > 5
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from tests.simulators.publish_cut import NEW, OLD, PUBLISHED
 
 SCENARIO = "tests.simulators.publish_cut"
 SEED = 4
-SAMPLE = 12
+SAMPLE = 6
 """Cuts per file system in `make test`."""
 ENOUGH_BYTES = 1_000_000
 """More than what is published takes, with its blocks."""

@@ -19,7 +19,6 @@ from tests.simulators.receiver import Said, receiving
 from tests.simulators.served_fleet import ServedFleet, served_fleet, wait_until
 
 __all__ = ["memory_path"]
-ROUNDS = 5
 EACH = 3
 GONE, TAKEN = Said(0), Said(200)
 
@@ -36,7 +35,8 @@ def gives_up(fleet: ServedFleet, names: list[str]) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(5, marks=pytest.mark.long)])
+def test_a_kill_at_any_message_loses_none(memory_path: Path, rounds: int) -> None:
     with receiving() as hook:
         tables = {
             "alerts": {"url": hook.url, "evaluate_every_s": 0.3, "settle_s": 0.1, "retry_s": 0.2, "silent_s": 0.0},
@@ -52,7 +52,7 @@ def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
                     return position(connection, "watch") is not None
 
             wait_until(looked, 60)
-            for number in range(ROUNDS):
+            for number in range(rounds):
                 hook.answers = [TAKEN] * (number % EACH) + [GONE] * 50
                 before = len(hook.posted)
                 gives_up(fleet, [f"camera-{number}-{n}" for n in range(EACH)])
@@ -64,7 +64,7 @@ def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
             def told() -> bool:
                 with fleet.database.read() as connection:
                     found = alerts.page(connection, fleet.database.settings, state=AlertState.OPEN)
-                    return len(found) == ROUNDS * EACH and alerts.waiting(connection) == 0
+                    return len(found) == rounds * EACH and alerts.waiting(connection) == 0
 
             wait_until(told, 60)
             assert replica.end() == 0
@@ -72,7 +72,7 @@ def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
                 kept = {found.key for found in alerts.page(connection, fleet.database.settings)}
         sent = Counter(posted.headers["webhook-id"] for posted in hook.posted)
         assert set(sent) == {f"{key}-opened" for key in kept}
-        assert len(kept) == ROUNDS * EACH
+        assert len(kept) == rounds * EACH
         contents = {(posted.headers["webhook-id"], posted.content) for posted in hook.posted}
         assert len(contents) == len(kept)
         assert len({json.loads(content)["data"]["device"] for _, content in contents}) == len(kept)

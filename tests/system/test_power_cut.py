@@ -17,7 +17,7 @@ from tests.simulators import disk
 from tests.simulators.power import Life, Power, power
 
 SEED = 4
-SAMPLE = 24
+SAMPLE = 12
 """Cuts per file system in `make test`."""
 UPDATE = "tests.simulators.store_update"
 CARELESS = "tests.simulators.careless_update"

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from tests.simulators import disk
-from tests.simulators.power import Life, Power, power
+from tests.simulators.power import KINDS, Life, Power, power
 
 SEED = 4
-SAMPLE = 16
+SAMPLE = 8
 ROLLBACK = "tests.simulators.store_rollback"
 REASON = "slower than before"
 
@@ -47,7 +47,7 @@ def sweep(machine: Power, sample: int | None, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_roll_back_survives_cuts_here_and_there(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(ROLLBACK, kind) as machine:
         sweep(machine, SAMPLE, capsys)
@@ -55,7 +55,7 @@ def test_a_roll_back_survives_cuts_here_and_there(kind: str, capsys: pytest.Capt
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_roll_back_survives_a_cut_at_every_system_call(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(ROLLBACK, kind) as machine:
         sweep(machine, None, capsys)

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from tests.simulators import disk
-from tests.simulators.power import Life, Power, power
+from tests.simulators.power import KINDS, Life, Power, power
 
-SEED, SAMPLE = 4, 16
+SEED, SAMPLE = 4, 8
 SPOOL = "tests.simulators.spool_update"
 
 
@@ -45,7 +45,7 @@ def sweep(machine: Power, sample: int | None, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_spool_survives_cuts_here_and_there(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(SPOOL, kind) as machine:
         sweep(machine, SAMPLE, capsys)
@@ -53,7 +53,7 @@ def test_the_spool_survives_cuts_here_and_there(kind: str, capsys: pytest.Captur
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_spool_survives_a_cut_at_every_system_call(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with power(SPOOL, kind) as machine:
         sweep(machine, None, capsys)

@@ -10,15 +10,15 @@ from tests.world.report import refused_rows
 from tests.world.run import REFUSED, Options, serve_portion
 
 SEED = 20
-MODELS = {"as they are": (node_entries, 16), "opened": (open_entries, 16)}
+MODELS = {"as they are": node_entries, "opened": open_entries}
 
 
 @pytest.mark.timeout(600)  # thirty trials and, on a busy machine, as many loads
+@pytest.mark.parametrize("count", [6, pytest.param(16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_served_answers_as_its_runtime(kind, tmp_path):
-    entries, count = MODELS[kind]
+def test_what_is_served_answers_as_its_runtime(kind, count, tmp_path):
     options = Options((), seed=SEED, asks=32, requests=64, seconds=5.0)
-    rows = list(serve_portion(sampled(list(entries()), count, SEED), options, tmp_path))
+    rows = list(serve_portion(sampled(list(MODELS[kind]()), count, SEED), options, tmp_path))
     assert [row.line for row in rows if row.failed] == []
     refused = {row.entry.name: row.reason for row in rows if row.outcome == "refused"}
     listed = refused_rows(REFUSED)

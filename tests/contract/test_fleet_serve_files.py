@@ -29,7 +29,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_as_many_files_as_connections_are_promised(connections: int, limits: str, said: str) -> None:
     program = PROGRAM.format(connections=connections)
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == limits
     assert said in done.stderr
@@ -39,6 +39,6 @@ def test_as_many_files_as_connections_are_promised(connections: int, limits: str
 def test_nothing_large_is_imported_before_serve_says_that_it_starts() -> None:
     program = "import sys, fleet.cli.serve; print({'litestar', 'sqlalchemy', 'alembic'} & sys.modules.keys())"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("set()\n", "")

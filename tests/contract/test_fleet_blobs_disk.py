@@ -17,7 +17,7 @@ from fleet.controller.blobs.disk import DiskBlobs
 from fleet.controller.blobs.safe_path import open_beneath
 from fleet.controller.blobs.settings import BlobSettings
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 CONTENT = b"content" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
