@@ -63,8 +63,6 @@ class FleetConfig:
 
 SECTIONS = sections(FleetConfig)
 """Settings dataclass by the name of its table."""
-FORMER_SECTIONS = {"intake": "ingestion", "chores": "maintenance"}
-"""Tables by their name in version 0.1."""
 
 
 def load_config(folder: Path) -> FleetConfig:
@@ -82,7 +80,5 @@ def load_config(folder: Path) -> FleetConfig:
 def parse_config(text: str, file: str) -> FleetConfig:
     """Build it from TOML text. Raises ConfigurationError naming file, table, key and line."""
     top = read_document(text, file)
-    for former, name in FORMER_SECTIONS.items():
-        top.rename(former, name)
     built = {name: read_settings(SECTIONS[name], table) for name, table in take_tables(top, SECTIONS).items()}
     return FleetConfig(read_settings(FleetSettings, top), **built)

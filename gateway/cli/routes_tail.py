@@ -39,13 +39,8 @@ async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...],
             shown += 1
             ended.set() if failed or shown == count else None
 
-    filters = tuple(Subscription(_unshared(each.filter), 0) for each in router.subscriptions)
+    filters = tuple(Subscription("/".join(read_filter(each.filter).levels), 0) for each in router.subscriptions)
     async with subscribed(broker, ROLE, f"{gateway}-{ROLE}", filters, receive):
         await ended.wait()
     if failed:
         raise failed[0]
-
-
-def _unshared(text: str) -> str:
-    """Return a filter without `$share/<group>/`: a member of the group would take messages from the gateways."""
-    return "/".join(read_filter(text).levels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-import warnings
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -59,19 +58,6 @@ class Table:
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
-
-    def rename(self, former: str, key: str) -> None:
-        """Take the value of `former`, the name of `key` in earlier versions, as the value of `key`.
-
-        Warns with FutureWarning. Raises ConfigurationError if both are set.
-        """
-        if former not in self._values:
-            return
-        if key in self._values:
-            self.refuse(former, f"is the former name of {key}, which is set too; remove one of them")
-        self._values[key] = self._values.pop(former)
-        place = f"[{self.name}] {former}" if self.name else f"[{former}]"
-        warnings.warn(f"{self.file}: {place} is named {key} now; rename it", FutureWarning, stacklevel=2)
 
     def take(self, key: str) -> Any:
         """Take a value of any type; return None if the key is absent."""

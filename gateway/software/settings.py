@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from gateway.domain.settings import VAST, read_settings, read_tables, sections
 from gateway.observe.settings import LogSettings
@@ -18,7 +17,6 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-software.toml")
 class SoftwareSettings:
     """`[software]`: bounds of an installation, and conditions that a new version must meet."""
 
-    FORMER: ClassVar = {"look_s": "check_every_s"}
     store: str = "/var/lib/edge-agent"  # the agent's store; nothing that it holds is trusted
     gateway_config: str = "/etc/edge-gateway/edge-gateway.toml"  # checked by the new version before it runs
     test_user: str = "edge-gateway"  # user that the programs of a new version are tried as

@@ -69,7 +69,7 @@ class Site:
         self.publisher.run("publish")
         self.folder, port = folder, free_port()
         home = self.publisher.folder
-        (home / "fleet.toml").write_text(f'[listen]\naddresses = ["127.0.0.1:{port}"]\n[scheduler]\nturn_s = 0.2\n')
+        (home / "fleet.toml").write_text(f'[listen]\naddresses = ["127.0.0.1:{port}"]\n[scheduler]\ntick_s = 0.2\n')
         words = [sys.executable, "-m", "fleet", "serve", "--log-level", "warning", "--dir", str(home)]
         self.replica = Replica(home, f"https://localhost:{port}", words)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from fleet.controller.access import AccessSettings
 from fleet.controller.rollouts.decisions import PART_LOW
@@ -35,7 +34,6 @@ class DirectorSettings:
 class IntakeSettings:
     """`[ingestion]`: bounds of what devices send, compressed and decompressed."""
 
-    FORMER: ClassVar = {"heard_every_s": "progress_every_s"}
     inventory_limit_bytes: int = 262_144  # of one inventory, decompressed
     telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it is sent
     telemetry_unpacked_bytes: int = 2_097_152  # 2 MiB: of one request, decompressed; parsed, up to 25 times as much
@@ -73,7 +71,6 @@ class RequestSettings:
 class ChangesSettings:
     """`[changes]`: streams of changes for operators and programs."""
 
-    FORMER: ClassVar = {"look_every_s": "read_every_s"}
     streams_limit: int = 256  # streams open on one replica; further ones are answered 503
     streams_per_caller: int = 8  # streams of one API token; further ones are answered 429
     refused_retry_s: float = 30.0  # Retry-After of both answers
@@ -118,11 +115,6 @@ class DraftSettings:
 class SchedulerSettings:
     """`[scheduler]`: evaluation of rollouts by the leader."""
 
-    FORMER: ClassVar = {
-        "turn_s": "tick_s",
-        "devices_per_turn": "devices_per_tick",
-        "decisions_per_turn": "decisions_per_tick",
-    }
     tick_s: float = 2.0  # how often rollouts are evaluated
     revocations_every_s: float = 5.0  # delay after which other replicas know a revoked certificate
     devices_per_tick: int = 1_000  # devices whose membership is evaluated in one tick, in rotation
@@ -144,7 +136,6 @@ class SchedulerSettings:
 class MaintenanceSettings:
     """`[maintenance]`: maintenance jobs and their periods."""
 
-    FORMER: ClassVar = {"turn_s": "tick_s"}
     sweep_every_s: float = 60.0  # telemetry and events beyond their bounds
     sweep_limit_s: float = 5.0  # of one sweep; the rest is swept in the next one
     forget_every_s: float = 3_600.0  # deletion of expired tokens and certificates ...

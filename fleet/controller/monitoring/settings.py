@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
@@ -13,7 +12,6 @@ from gateway.domain.errors import ConfigurationError
 class AlertSettings:
     """Table `[alerts]`. A limit of 0 turns its rule off."""
 
-    FORMER: ClassVar = {"look_every_s": "evaluate_every_s"}
     evaluate_every_s: float = 15.0  # period at which the leader evaluates alerts
     settle_s: float = 15.0  # rows newer than this wait for the next tick; replicas' clocks may differ by so much
     silent_s: float = 3_600.0  # time without a poll of a device

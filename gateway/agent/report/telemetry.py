@@ -76,11 +76,8 @@ def telling(
     return Telling(fitting, {"told": told, "ended": json.dumps(keys), "poll": reason})
 
 
-MARKS = ("told", "cursor", "poll", "ended")
-"""`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of updates that were told.
-
-`cursor`: key of the newest update, as older agents keep it in place of `ended`.
-"""
+MARKS = ("told", "poll", "ended")
+"""`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of ended updates."""
 
 
 def event(kind: str, now: datetime, **said: Any) -> SpoolRecord:
@@ -107,9 +104,7 @@ def _ended(
         {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
     ]
     keys = [digest(_key(entry)) for entry in named]
-    known, cursor = json.loads(marks.get("ended") or "[]"), marks.get("cursor")
-    if cursor and not marks.get("ended"):
-        known = keys[keys.index(cursor) :] if cursor in keys else keys
+    known = json.loads(marks.get("ended") or "[]")
     told = [
         SpoolRecord("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
         for key, entry in zip(keys, named, strict=True)

@@ -68,12 +68,7 @@ class ProbationWatch:
         """Replay the golden set if no request came since the last snapshot. Return why the version fails, or None."""
         if self._last is None or snapshot.new.busy or snapshot.new.requests > self._last.new.requests:
             return None
-        try:
-            found = self._control.replay(self._slot, self._new)
-        except DaemonRefusedError as error:
-            if error.fault == "NOT_FOUND":  # a daemon of an earlier version; `renew` reports a missing model
-                return None
-            raise
+        found = self._control.replay(self._slot, self._new)
         self._replayed_rows += found["rows"]
         return None if found["passed"] else Judgement(False, str(found["reason"]), {"replayed_rows": found["rows"]})
 

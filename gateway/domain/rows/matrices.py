@@ -95,7 +95,7 @@ def einsum(op: Operation) -> list[Value]:
     sizes: dict[str, Size] = {}
     for letters, value in zip(operands, values, strict=True):
         for letter, each in zip(letters, value.sizes, strict=True):
-            sizes[letter] = _of_letter(op.symbols, sizes.get(letter, ONE), each)
+            sizes[letter] = merged_shapes(op.symbols, [(sizes.get(letter, ONE),), (each,)])[0]
     if not of_rows:
         return [Value(tuple(sizes[letter] for letter in result))]
     (row, entries), *more = of_rows
@@ -103,7 +103,3 @@ def einsum(op: Operation) -> list[Value]:
     if more or alien or result.count(row) != 1:
         raise DependentRowsError("it sums over the rows, or multiplies them with each other")
     return [rowed(tuple(sizes[letter] for letter in result), result.index(row), entries)]
-
-
-def _of_letter(symbols: Symbols, known: Size, each: Size) -> Size:
-    return merged_shapes(symbols, [(known,), (each,)])[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -107,12 +106,6 @@ def roll_back(device: Device, at: datetime) -> None:
         storage.journal.finish(SLOT, at)
 
 
-def keep_marks(device: Device, marks: dict[str, str], *gone: str) -> None:
-    with closing(sqlite3.connect(device.folder / NAME)) as spool, spool:
-        spool.executemany("INSERT OR REPLACE INTO mark VALUES (?, ?)", marks.items())
-        spool.executemany("DELETE FROM mark WHERE name = ?", [(name,) for name in gone])
-
-
 def update_keys(device: Device) -> list[str]:
     return [row["document"]["key"] for row in device.told.of("updates")]
 
@@ -134,24 +127,6 @@ def test_an_update_is_told_after_the_clock_was_set_back(device: Device) -> None:
     roll_back(device, EARLIER)
     assert device.report() == ""
     assert [row["document"]["state"] for row in device.told.of("updates")] == ["committed", "rolled_back"]
-
-
-@pytest.mark.parametrize("forgotten", [False, True], ids=["the newest update is known", "it is forgotten"])
-def test_an_upgrade_repeats_no_history(device: Device, forgotten: bool) -> None:
-    device.update("1")
-    settings_at(device, 1, Step.DONE.value)
-    device.report()
-    told = update_keys(device)
-    keep_marks(device, {"cursor": told[-1]}, "ended")  # as an older agent leaves them: the newest update
-    if forgotten:
-        settings_at(device, 2, "")
-        device.report()
-        assert update_keys(device) == told
-    roll_back(device, LATER + 9 * MINUTE)
-    for _ in range(2):
-        device.report()
-    assert update_keys(device)[: len(told)] == told
-    assert len(update_keys(device)) == len(set(update_keys(device))) == len(told) + 1
 
 
 def test_what_has_not_changed_is_told_now_and_then_only(device: Device) -> None:

@@ -62,15 +62,3 @@ def test_names_and_addresses_are_taken(name: str) -> None:
 def test_how_devices_reach_it_is_an_address(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"listen\.url: must be https://HOST"):
         parse_config(f'[listen]\nurl = "{url}"\n', "fleet.toml")
-
-
-def test_tables_and_settings_of_version_0_1_are_accepted_with_warnings() -> None:
-    with pytest.warns(FutureWarning) as warned:
-        config = parse_config("[chores]\nturn_s = 7\n[intake]\nheard_every_s = 9\n", "fleet.toml")
-    assert (config.maintenance.tick_s, config.ingestion.progress_every_s) == (7.0, 9.0)
-    assert [str(one.message) for one in warned] == [
-        "fleet.toml: [intake] is named ingestion now; rename it",
-        "fleet.toml: [chores] is named maintenance now; rename it",
-        "fleet.toml: [ingestion] heard_every_s is named progress_every_s now; rename it",
-        "fleet.toml: [maintenance] turn_s is named tick_s now; rename it",
-    ]
