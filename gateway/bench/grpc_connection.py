@@ -95,7 +95,11 @@ class GrpcLoadConnection:
         if kind == HEADERS:
             self._headers(flags, payload)
         elif kind == DATA:
-            self._refill(len(payload))
+            count_bytes = len(payload)
+            self._received_bytes += count_bytes
+            if self._received_bytes >= REFILL_BYTES:
+                self.socket.sendall(frame(WINDOW_UPDATE, 0, 0, self._received_bytes.to_bytes(4, "big")))
+                self._received_bytes = 0
         elif kind == SETTINGS and not flags & ACK:
             self._settings(payload)
         elif kind == WINDOW_UPDATE:
@@ -129,12 +133,6 @@ class GrpcLoadConnection:
             self._window += count_bytes
         elif stream == self._stream:
             self._stream_window += count_bytes
-
-    def _refill(self, count_bytes: int) -> None:
-        self._received_bytes += count_bytes
-        if self._received_bytes >= REFILL_BYTES:
-            self.socket.sendall(frame(WINDOW_UPDATE, 0, 0, self._received_bytes.to_bytes(4, "big")))
-            self._received_bytes = 0
 
 
 def _request_headers(address: tuple[str, int], more: tuple[tuple[bytes, bytes], ...]) -> bytes:

@@ -151,12 +151,6 @@ class VideoRun:
         self._latencies.add(times)
         self._rate.add(answered_s)
         self._version = answer["model_version"]
-        self._show(frame, prepared, answer, times, show)
-
-    def _show(
-        self, frame: DecodedFrame, prepared: PreparedFrame, answer: Mapping[str, Any], times: FrameTimes, show: Show
-    ) -> None:
-        """Show, print and draw one result."""
         whole_ms = times.whole_s * 1000
         show(f"{self._rate.per_s:.1f} per s, {whole_ms:.0f} ms: {short_result(answer)}")
         if self._as_json:

@@ -54,7 +54,9 @@ class OnnxFieldReader:
         at = start
         while at < end:
             if lists:
-                at = self._behind_lists(at, end)
+                window, index = self._at(at, _HEAD_BYTES)
+                found = _LISTED.match(window, index, index + end - at)
+                at += found.end() - index if found else 0
                 if at == end:
                     return
             tag, begin = self._varint(at, end)
@@ -97,11 +99,6 @@ class OnnxFieldReader:
         if tag & 7 not in {VARINT, FIXED64, BYTES, FIXED32} or not 8 <= tag <= 0xFFFF_FFFF:
             raise damaged(at, "there is no Protocol Buffers field")
         return tag
-
-    def _behind_lists(self, at: int, end: int) -> int:
-        window, index = self._at(at, _HEAD_BYTES)
-        found = _LISTED.match(window, index, index + end - at)
-        return at + found.end() - index if found else at
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         window, index = self._at(at, _HEAD_BYTES)

@@ -64,7 +64,8 @@ async def create_model(
     target = models / draft.manifest.name / draft.manifest.version
     with staged_folder(target) as folder:
         check_space(draft.files, folder)
-        manifest = _with_files(draft, folder, stage)
+        pairs = zip(draft.manifest.variants, draft.files, strict=True)
+        manifest = replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
         verdicts = {each.name: await _tried(manifest, each, folder, trial, stage) for each in manifest.variants}
         manifest, notes, lacking = _observed(manifest, draft, folder, verdicts)
         write_text(manifest_text(manifest, notes), folder / MANIFEST)
@@ -80,12 +81,6 @@ def check_space(files: Sequence[ModelFile], folder: Path) -> None:
     if needed > free:
         problem = f"the files have {needed} bytes, but the disk has {free} left; free space, or name another --models"
         raise ConfigurationError(problem, file=str(folder.parent))
-
-
-def _with_files(draft: ManifestDraft, folder: Path, stage: Stage) -> ModelManifest:
-    """Return the manifest with the copies of the files as artifacts."""
-    pairs = zip(draft.manifest.variants, draft.files, strict=True)
-    return replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
 
 
 def _copied(variant: Variant, file: ModelFile, folder: Path, stage: Stage) -> Variant:
