@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.camera.frames import PreparedFrame, prepare
+from gateway.camera.frames import prepare
 from gateway.camera.measures import FrameCounts, FrameTimes, LatencyRecord, RecentRate, summary
 from gateway.camera.newest import NewestSlot
 from gateway.camera.reader import DecodedFrame, SourceReader

@@ -198,6 +198,14 @@ def _assumed(created: CreatedModel) -> list[tuple[str, str]]:
 
 def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
     manifest = created.manifest
+    signature = Signature(manifest.inputs, manifest.outputs)
+    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+    signature_json = {
+        side: [
+            {"name": s.name, "datatype": s.datatype.label, "shape": list(s.shape), "layout": s.layout} for s in specs
+        ]
+        for side, specs in sides.items()
+    }
     return {
         "folder": str(created.folder),
         "name": manifest.name,
@@ -205,7 +213,7 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         "task": {"kind": manifest.task, "options": dict(draft.proposal.options), "why": draft.proposal.why},
         "lacking": created.lacking,
         "labels": list(manifest.labels),
-        **_signature_json(Signature(manifest.inputs, manifest.outputs)),
+        **signature_json,
         "variants": [
             {
                 "name": variant.name,
@@ -220,14 +228,4 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         ],
         "notes": created.notes,
         "assumed": [place for place, _ in _assumed(created)],
-    }
-
-
-def _signature_json(signature: Signature) -> dict[str, Any]:
-    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
-    return {
-        side: [
-            {"name": s.name, "datatype": s.datatype.label, "shape": list(s.shape), "layout": s.layout} for s in specs
-        ]
-        for side, specs in sides.items()
     }

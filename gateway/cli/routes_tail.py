@@ -39,6 +39,7 @@ async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...],
             shown += 1
             ended.set() if failed or shown == count else None
 
+    # Without `$share/<group>/`: a member of the group would take messages from the gateways.
     filters = tuple(Subscription("/".join(read_filter(each.filter).levels), 0) for each in router.subscriptions)
     async with subscribed(broker, ROLE, f"{gateway}-{ROLE}", filters, receive):
         await ended.wait()

@@ -141,7 +141,12 @@ class Table:
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
-        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=self._line_of(key))
+        # The line is told only if exactly one line sets the key: a wrong line would mislead. In JSON a colon follows.
+        bare = re.escape(key.partition("[")[0])
+        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
+        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
+        line = lines[0] if len(lines) == 1 else None
+        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
 
     def _child(self, key: str, values: dict[str, Any]) -> Table:
         name = f"{self.name}.{key}" if self.name else key
@@ -168,16 +173,6 @@ class Table:
         if not low <= value <= high:
             self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
         return value
-
-    def _line_of(self, key: str) -> int | None:
-        """Return the line of `key`, or None unless exactly one line sets it: a wrong line would mislead.
-
-        In JSON a colon follows the key.
-        """
-        bare = re.escape(key.partition("[")[0])
-        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
-        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
-        return lines[0] if len(lines) == 1 else None
 
 
 def _value_text(value: object) -> str:

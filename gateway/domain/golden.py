@@ -132,6 +132,7 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
 
     Raises VariantError for a set without rows.
     """
+    # In the datatype of the manifest: npz stores BYTES as fixed-width strings of bytes.
     arrays = {spec.name: golden.inputs[spec.name].astype(spec.datatype.dtype, copy=False) for spec in manifest.inputs}
     if is_one_run(manifest, golden):
         yield arrays

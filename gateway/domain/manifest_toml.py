@@ -123,8 +123,11 @@ def _tensor(table: Table, role: str) -> TensorSpec:
     shape = table.integers("shape")
     if any(not (dimension == -1 or 0 < dimension <= DIMENSION_LIMIT) for dimension in shape):
         table.refuse("shape", f"dimensions must be positive, or -1 for any size, not {list(shape)}")
+    name = table.text("name")
+    if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
+        table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
     spec = TensorSpec(
-        name=_tensor_name(table),
+        name=name,
         datatype=DATATYPES[table.text("datatype", among=tuple(DATATYPES))],
         shape=shape,
         layout=table.text("layout", "", among=("", *LAYOUTS)),
@@ -165,13 +168,6 @@ def _holds(datatype: Datatype, value: int) -> bool:
         return value in {0, 1}
     bounds = np.iinfo(datatype.dtype)
     return bool(bounds.min <= value <= bounds.max)
-
-
-def _tensor_name(table: Table) -> str:
-    name = table.text("name")
-    if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
-        table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
-    return name
 
 
 def _window(table: Table | None) -> Window | None:

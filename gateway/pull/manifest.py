@@ -6,7 +6,7 @@ Source: OCI image specification 1.1, "Image Manifest"; artifacts are image manif
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any

@@ -42,7 +42,8 @@ def write_openvino_int8(source: Path, runs: Sequence[Tensors], target: Path) -> 
     tail = nncf.IgnoredScope(names=float_tail(_nodes(model)), validate=False)  # it knows no constants
     model = nncf.quantize(
         model,
-        nncf.Dataset([(next(iter(run.values())) if len(run) == 1 else dict(run)) for run in runs]),
+        # NNCF takes an array, or a dictionary of several.
+        nncf.Dataset([next(iter(run.values())) if len(run) == 1 else dict(run) for run in runs]),
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(runs),
         ignored_scope=tail,
