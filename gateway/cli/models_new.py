@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.common import clean_up_on_signals, configured
-from gateway.cli.questions import answer, can_ask
 from gateway.config import Config
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import TensorSpec
@@ -22,7 +22,7 @@ from gateway.domain.verdict import Signature
 from gateway.store.releases import MANIFEST
 from gateway.store.staging import check_absent
 from gateway.tasks.catalog import TASKS
-from gateway.terminal.tables import print_facts, print_json, print_table, progress
+from gateway.terminal.tables import plain, print_facts, print_json, print_table, progress
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
 from gateway.workshop.model_file import ModelFile, read_model_file
@@ -229,3 +229,20 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         "notes": created.notes,
         "assumed": [place for place, _ in _assumed(created)],
     }
+
+
+def can_ask() -> bool:
+    """Return True if a person is at the terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def answer(question: Question) -> str:
+    """Return the answer to a question: one of its choices if it has any; its default for an empty line or the end."""
+    choices = f" ({', '.join(filter(None, question.choices))})" if question.choices else ""
+    default = f" [{question.default}]" if question.default else ""
+    while True:
+        print(plain(f"{question.text}{choices}{default}: "), end="", file=sys.stderr, flush=True)
+        said = sys.stdin.readline().strip() or question.default
+        if not question.choices or said in question.choices:
+            return said
+        print(plain(f"{said!r} is none of the choices"), file=sys.stderr)
