@@ -38,7 +38,12 @@ class GrpcLoadConnection:
     ) -> None:
         self.socket = socket.create_connection(address, timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._message, self._block = message, _request_headers(address, headers)
+        host = f"{address[0]}:{address[1]}".encode()
+        named = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", METHOD.encode()), (b":authority", host))
+        self._message, self._block = (
+            message,
+            encode((*named, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *headers)),
+        )
         self._decoder, self._left, self._stream, self._ended = Decoder(HEADERS_LIMIT_BYTES), b"", -1, False
         self._window = self._stream_window = self._initial_window = DEFAULT_WINDOW_BYTES
         self._frame_bytes, self._received_bytes, self._ready = DEFAULT_FRAME_BYTES, 0, False
@@ -95,7 +100,11 @@ class GrpcLoadConnection:
         if kind == HEADERS:
             self._headers(flags, payload)
         elif kind == DATA:
-            self._refill(len(payload))
+            count_bytes = len(payload)
+            self._received_bytes += count_bytes
+            if self._received_bytes >= REFILL_BYTES:
+                self.socket.sendall(frame(WINDOW_UPDATE, 0, 0, self._received_bytes.to_bytes(4, "big")))
+                self._received_bytes = 0
         elif kind == SETTINGS and not flags & ACK:
             self._settings(payload)
         elif kind == WINDOW_UPDATE:
@@ -129,15 +138,3 @@ class GrpcLoadConnection:
             self._window += count_bytes
         elif stream == self._stream:
             self._stream_window += count_bytes
-
-    def _refill(self, count_bytes: int) -> None:
-        self._received_bytes += count_bytes
-        if self._received_bytes >= REFILL_BYTES:
-            self.socket.sendall(frame(WINDOW_UPDATE, 0, 0, self._received_bytes.to_bytes(4, "big")))
-            self._received_bytes = 0
-
-
-def _request_headers(address: tuple[str, int], more: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    host = f"{address[0]}:{address[1]}".encode()
-    named = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", METHOD.encode()), (b":authority", host))
-    return encode((*named, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more))

@@ -131,7 +131,18 @@ def _planned(run: BenchRun, name: str) -> Iterator[LoadPlan]:
     if name == MQTT:
         if run.gateway.broker is None:
             raise LoadError(NO_BROKER)
-        yield _mqtt_plan(run, run.gateway.broker)
+        broker = run.gateway.broker
+        topic = f"edge/{GATEWAY_ID}/infer/{run.model.name}/{run.model.version}"
+        body, cores, process = json_body(run.tensors), run.cores.load, run.gateway.process
+        plan = LoadPlan(broker, body, False, 1, run.seconds, cores, process, topic=topic)
+        for left in reversed(range(run.settings.broker_attempts)):
+            try:
+                ask_once(plan, replace(run.settings, silence_s=run.settings.broker_s))
+                break
+            except LoadError:
+                if not left:
+                    raise
+        yield plan
     elif name == SHARED:
         with _region(run):
             yield http_plan(run, f"{run.model.path}/infer", *region_body(run.tensors))
@@ -141,21 +152,6 @@ def _planned(run: BenchRun, name: str) -> Iterator[LoadPlan]:
         raise LoadError(NO_GRPC)
     else:
         yield _grpc_plan(run, run.gateway.grpc)
-
-
-def _mqtt_plan(run: BenchRun, broker: tuple[str, int]) -> LoadPlan:
-    """Return the plan through the broker, after the gateway has answered there. Raise LoadError, ValueError."""
-    topic = f"edge/{GATEWAY_ID}/infer/{run.model.name}/{run.model.version}"
-    body, cores, process = json_body(run.tensors), run.cores.load, run.gateway.process
-    plan = LoadPlan(broker, body, False, 1, run.seconds, cores, process, topic=topic)
-    for left in reversed(range(run.settings.broker_attempts)):
-        try:
-            ask_once(plan, replace(run.settings, silence_s=run.settings.broker_s))
-            break
-        except LoadError:
-            if not left:
-                raise
-    return plan
 
 
 def _grpc_plan(run: BenchRun, address: tuple[str, int]) -> LoadPlan:

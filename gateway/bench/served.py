@@ -74,7 +74,11 @@ def served(
     """Lend a ready gateway with `release`. It inherits the cores of this process. Raise UnreachableError."""
     link_release(release, folder / "models")
     (folder / "edge-gateway.toml").write_text(CONFIG)
-    http_port, grpc_port = _free_ports(2)
+    listeners = [socket.create_server((HOST, 0)) for _ in range(2)]
+    ports = [int(listener.getsockname()[1]) for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    http_port, grpc_port = ports
     command = [sys.executable, "-m", "gateway", "run", "--config", str(folder / "edge-gateway.toml")]
     command += ["--models", str(folder / "models"), "--state", str(state)]
     command += ["--mqtt", f"mqtt://{broker[0]}:{broker[1]}" if broker else "off"]
@@ -116,11 +120,3 @@ def _stop(process: subprocess.Popen[bytes], limit_s: float) -> None:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

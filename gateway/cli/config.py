@@ -17,7 +17,6 @@ from typing import Any
 from gateway.assembly import matching_profile
 from gateway.cli.access import denials
 from gateway.cli.common import committed_settings, fitted
-from gateway.cli.fleet_settings import check_fleet_settings
 from gateway.cli.mqtt_choice import broker_faults
 from gateway.cli.service_user import service_account
 from gateway.config import (
@@ -28,12 +27,16 @@ from gateway.config import (
     load_config,
     models_folder,
     open_listeners,
+    parse_config,
     read_security,
     state_folder,
 )
 from gateway.domain.access import Security
+from gateway.domain.document import parse_toml
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
+from gateway.domain.settings_layer import NEVER, SettingsLayer, refused_keys
+from gateway.store.text import read_text
 from gateway.terminal.tables import print_json, print_table
 
 NAMES_SHOWN = 5
@@ -160,3 +163,30 @@ def _print_check(arguments: argparse.Namespace, check: Check) -> None:
         print(f"recommended: {remark}")
     if profile:
         print(f"device profile {profile.name}, from {profile.origin}")
+
+
+def check_fleet_settings(arguments: argparse.Namespace) -> int:
+    """Check the file over the defaults; return 1 if it has a finding."""
+    file = Path(arguments.fleet_settings)
+    findings, remarks = checked(read_text(file), str(file))
+    if arguments.json:
+        print_json({"file": str(file), "ok": not findings, "findings": findings, "remarks": remarks})
+        return 1 if findings else 0
+    print("\n".join(findings) or f"{file}: fine, as settings of a fleet")
+    for remark in remarks:
+        print(f"warning: {remark}")
+    return 1 if findings else 0
+
+
+def checked(toml: str, file: str) -> tuple[list[str], list[str]]:
+    """Return findings, and remarks: devices refuse some settings unless a policy of theirs permits them."""
+    try:
+        document = parse_toml(toml, file)
+        parse_config("", "", SettingsLayer(file, toml))
+    except ConfigurationError as error:
+        return [str(error)], []
+    never = sorted(document.keys() & NEVER)
+    findings = [f"{file}: [{table}] never comes from a fleet; take it out" for table in never]
+    held = [key for key in refused_keys(document, ()) if key.partition(".")[0] not in NEVER]
+    refused = "devices refuse these settings unless a policy of theirs permits it"
+    return findings, [f'{key}: {refused}: "settings": ["{key}"]' for key in held]

@@ -106,7 +106,8 @@ class FrameFeed:
         try:
             if self._segment is None or self._segment.byte_size < size:
                 self._drop_segment()
-                self._segment = FrameSegment(_rounded(size), _group(self._place))
+                # The next power of 2, so that a somewhat larger frame needs no other segment.
+                self._segment = FrameSegment(1 << (size - 1).bit_length(), _group(self._place))
             if not self._is_registered:
                 self._register(self._segment)
         except (RequestError, OSError) as error:
@@ -128,11 +129,6 @@ class FrameFeed:
         if self._segment is not None:
             self._segment.close()
         self._segment, self._is_registered = None, False
-
-
-def _rounded(size: int) -> int:
-    """Return the next power of 2, so that a somewhat larger frame needs no other segment."""
-    return 1 << (size - 1).bit_length()
 
 
 def _group(place: GatewayAddress) -> int | None:

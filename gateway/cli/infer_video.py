@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.camera.frames import PreparedFrame, prepare
+from gateway.camera.frames import prepare
 from gateway.camera.measures import FrameCounts, FrameTimes, LatencyRecord, RecentRate, summary
 from gateway.camera.newest import NewestSlot
 from gateway.camera.reader import DecodedFrame, SourceReader
@@ -151,12 +150,6 @@ class VideoRun:
         self._latencies.add(times)
         self._rate.add(answered_s)
         self._version = answer["model_version"]
-        self._show(frame, prepared, answer, times, show)
-
-    def _show(
-        self, frame: DecodedFrame, prepared: PreparedFrame, answer: Mapping[str, Any], times: FrameTimes, show: Show
-    ) -> None:
-        """Show, print and draw one result."""
         whole_ms = times.whole_s * 1000
         show(f"{self._rate.per_s:.1f} per s, {whole_ms:.0f} ms: {short_result(answer)}")
         if self._as_json:

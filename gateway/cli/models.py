@@ -110,14 +110,12 @@ def _release_json(release: Release) -> dict[str, Any]:
         "version": release.version,
         "signed": release.signed,
         "task": manifest.task if manifest else None,
-        "variants": [variant.name for variant in manifest.variants] if manifest else _bare(release),
+        "variants": [variant.name for variant in manifest.variants]
+        if manifest
+        else ([release.bare.name] if release.bare else []),
         "problem": release.problem or None,
         "remarks": list(release.remarks),
     }
-
-
-def _bare(release: Release) -> list[str]:
-    return [release.bare.name] if release.bare else []
 
 
 def _variants(release: Release) -> str:

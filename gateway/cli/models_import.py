@@ -47,7 +47,18 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_json(report))
     else:
-        _print(report, into)
+        print(f"source: {report.kind}\n")
+        rows = [
+            (model.name, model.version, finding.outcome.value, finding.what, finding.text)
+            for model in report.source.models
+            for finding in model.findings
+        ]
+        rows += [(each.name, each.version, f"{mark(False)} skipped", "", each.why) for each in report.source.skipped]
+        print_table(("model", "version", "result", "what", "value or remedy"), rows)
+        print()
+        for folder in report.written:
+            print(f"written: {folder}")
+        print(f"next: edge-gateway models check {into}" if report.written else "nothing was written")
     return 0 if source.models and (arguments.skip or not source.skipped) else 1
 
 
@@ -109,18 +120,3 @@ def _model_json(model: ImportedModel) -> dict[str, Any]:
     findings = [{"outcome": each.outcome.value, "what": each.what, "text": each.text} for each in model.findings]
     variants = [variant.name for variant in model.variants]
     return {"name": model.name, "version": model.version, "variants": variants, "findings": findings}
-
-
-def _print(report: ImportReport, into: Path) -> None:
-    print(f"source: {report.kind}\n")
-    rows = [
-        (model.name, model.version, finding.outcome.value, finding.what, finding.text)
-        for model in report.source.models
-        for finding in model.findings
-    ]
-    rows += [(each.name, each.version, f"{mark(False)} skipped", "", each.why) for each in report.source.skipped]
-    print_table(("model", "version", "result", "what", "value or remedy"), rows)
-    print()
-    for folder in report.written:
-        print(f"written: {folder}")
-    print(f"next: edge-gateway models check {into}" if report.written else "nothing was written")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.common import clean_up_on_signals, configured
-from gateway.cli.questions import answer, can_ask
 from gateway.config import Config
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import TensorSpec
@@ -22,7 +22,7 @@ from gateway.domain.verdict import Signature
 from gateway.store.releases import MANIFEST
 from gateway.store.staging import check_absent
 from gateway.tasks.catalog import TASKS
-from gateway.terminal.tables import print_facts, print_json, print_table, progress
+from gateway.terminal.tables import plain, print_facts, print_json, print_table, progress
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
 from gateway.workshop.model_file import ModelFile, read_model_file
@@ -198,6 +198,14 @@ def _assumed(created: CreatedModel) -> list[tuple[str, str]]:
 
 def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
     manifest = created.manifest
+    signature = Signature(manifest.inputs, manifest.outputs)
+    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+    signature_json = {
+        side: [
+            {"name": s.name, "datatype": s.datatype.label, "shape": list(s.shape), "layout": s.layout} for s in specs
+        ]
+        for side, specs in sides.items()
+    }
     return {
         "folder": str(created.folder),
         "name": manifest.name,
@@ -205,7 +213,7 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         "task": {"kind": manifest.task, "options": dict(draft.proposal.options), "why": draft.proposal.why},
         "lacking": created.lacking,
         "labels": list(manifest.labels),
-        **_signature_json(Signature(manifest.inputs, manifest.outputs)),
+        **signature_json,
         "variants": [
             {
                 "name": variant.name,
@@ -223,11 +231,18 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
     }
 
 
-def _signature_json(signature: Signature) -> dict[str, Any]:
-    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
-    return {
-        side: [
-            {"name": s.name, "datatype": s.datatype.label, "shape": list(s.shape), "layout": s.layout} for s in specs
-        ]
-        for side, specs in sides.items()
-    }
+def can_ask() -> bool:
+    """Return True if a person is at the terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def answer(question: Question) -> str:
+    """Return the answer to a question: one of its choices if it has any; its default for an empty line or the end."""
+    choices = f" ({', '.join(filter(None, question.choices))})" if question.choices else ""
+    default = f" [{question.default}]" if question.default else ""
+    while True:
+        print(plain(f"{question.text}{choices}{default}: "), end="", file=sys.stderr, flush=True)
+        said = sys.stdin.readline().strip() or question.default
+        if not question.choices or said in question.choices:
+            return said
+        print(plain(f"{said!r} is none of the choices"), file=sys.stderr)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from gateway.cli.import_options import EXAMPLES, add_import_options
-from gateway.cli.pull_options import PULL_EXAMPLES, pull_options
-from gateway.terminal.numbers import share, size, whole
+from gateway.terminal.numbers import positive, share, size, whole
 from gateway.terminal.program import EXIT_CODES, named
 from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES, VARIANT_KINDS
+
+STYLES = ("path", "virtual")
+PULL_EXAMPLES = (
+    "  edge-gateway models pull oci://registry.example/models/detector@sha256:DIGEST --into models\n"
+    "  edge-gateway models pull https://files.example/detector.onnx#sha256=DIGEST --into models --name detector\n"
+    "  edge-gateway models pull s3://models/detector-2.tar.gz --digest sha256:DIGEST --into models --json"
+)
+
+
+KINDS = ("triton", "mlflow", "ovms", "ultralytics", "huggingface", "sklearn")
+"""Kinds of sources (gateway.importing.sources), which the parser does not import."""
+EXAMPLES = (
+    "  edge-gateway models import /srv/triton/model_repository --into models\n"
+    "  edge-gateway models import yolo11n.onnx --into models --name parking --dry-run\n"
+)
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
@@ -192,3 +206,37 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
         "--plot", type=named, default=None, metavar="FILE", help="write a diagram: accuracy, time and size, as .svg"
     )
     _shared(parser)
+
+
+def add_import_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the action `import`."""
+    parser.add_argument(
+        "--into", type=named, default=None, metavar="DIR", help="model directory (default: --models, [models] dir)"
+    )
+    parser.add_argument(
+        "--from", dest="kind", choices=KINDS, default=None, help="kind of the source (default: recognised)"
+    )
+    for option, what in (("--name", "name of the model"), ("--version", "its version (default: 1)")):
+        parser.add_argument(option, type=named, default=None, help=f"{what}, if the source has only one")
+    parser.add_argument("--dry-run", action="store_true", default=False, help="show what would be written")
+    parser.add_argument(
+        "--skip",
+        action="store_true",
+        default=False,
+        help="exit 0 although some models cannot be served and are skipped",
+    )
+
+
+def pull_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `models pull`."""
+    add = partial(parser.add_argument, default=None)
+    add("--into", type=named, metavar="DIR", help="the model directory that gets the release")
+    add("--name", type=named, help="name of a bare model (default: that of its file)")
+    add("--version", type=named, help="its version (default 1)")
+    add("--digest", type=named, metavar="sha256:…", help="digest of the file or manifest")
+    add("--accept-tag", action="store_true", default=False, help="take what the tag names now, and print its digest")
+    add("--credentials-file", type=named, metavar="FILE", help="Docker's config.json or, for s3, Amazon's credentials")
+    add("--limit-bytes", type=positive, default=0, metavar="N", help="largest release (default 16 GiB)")
+    add("--endpoint", type=named, metavar="URL", help="s3: the service, if not Amazon's")
+    add("--region", type=named, metavar="R", help="s3: the region (default us-east-1)")
+    add("--style", choices=STYLES, default="", help="s3: where a URL names the bucket")

@@ -73,7 +73,9 @@ def _pull(request: PullRequest, arguments: argparse.Namespace, config: Config) -
             pulled = pull_release(request, access, _advance(bar, task))
     finally:
         connections.close()
-    _tell_pin(request, pulled)
+    reference = request.reference
+    if isinstance(reference, OciReference) and not reference.digest:
+        warn(f"the tag names this digest now; pin it: {reference}@sha256:{pulled.digest}")
     return pulled
 
 
@@ -94,12 +96,6 @@ def refusals() -> Iterator[None]:
         raise RequestError(Fault.INVALID, f"what was pulled {error}") from error
     except StoreError as error:
         raise UnreachableError(str(error)) from error
-
-
-def _tell_pin(request: PullRequest, pulled: PulledRelease) -> None:
-    reference = request.reference
-    if isinstance(reference, OciReference) and not reference.digest:
-        warn(f"the tag names this digest now; pin it: {reference}@sha256:{pulled.digest}")
 
 
 def _facts(request: PullRequest, pulled: PulledRelease) -> dict[str, object]:

@@ -8,24 +8,29 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.explain import find_release
 from gateway.cli.files import read_file
-from gateway.cli.mqtt_choice import select_broker, select_route
+from gateway.cli.mqtt_choice import NamedBroker, select_broker, select_route
 from gateway.cli.routes_check import RouteCheck, as_json, check, decoded, new_decoder
-from gateway.cli.routes_tail import tail
+from gateway.cli.subscriber import subscribed
 from gateway.config import Config, gateway_id, load_config
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.manifest import ModelManifest
-from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.proposal import propose, write_toml
+from gateway.frontends.mqtt.routes.routing import Router, read_filter
 from gateway.terminal.program import FINDING, OK
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
+
+ROLE = "tail"
+Show = Callable[[MqttRoute, Message], None]
+
 
 ROWS_SHOWN = 20
 """Most rows in a table."""
@@ -162,3 +167,32 @@ def _print_rows(checked: RouteCheck, rows: Sequence[Sequence[float]], title: str
 
 def _shown(value: float, unit: str, absent: str) -> str:
     return absent if math.isnan(value) else f"{value:g}{unit}"
+
+
+async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...], count: int, show: Show) -> None:
+    """Call `show` with every message of `routes`; end after `count` messages (0: never).
+
+    Raises ConfigurationError for files that cannot be read, and UnreachableError if the broker does not accept the
+    connection.
+    """
+    router, ended = Router(routes, gateway), asyncio.Event()
+    shown, failed = 0, list[Exception]()
+
+    def receive(message: Message) -> None:
+        nonlocal shown
+        for route in router.routes(message.topic):
+            if ended.is_set():
+                return
+            try:
+                show(route, message)
+            except Exception as error:  # noqa: BLE001  a callback of the connection: raised again where it is awaited
+                failed.append(error)
+            shown += 1
+            ended.set() if failed or shown == count else None
+
+    # Without `$share/<group>/`: a member of the group would take messages from the gateways.
+    filters = tuple(Subscription("/".join(read_filter(each.filter).levels), 0) for each in router.subscriptions)
+    async with subscribed(broker, ROLE, f"{gateway}-{ROLE}", filters, receive):
+        await ended.wait()
+    if failed:
+        raise failed[0]

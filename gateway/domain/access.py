@@ -262,7 +262,15 @@ def read_address(text: str, table: str = "", key: str = "listen") -> Address | N
     if text == "off":
         return None
     if text.startswith("unix:"):
-        return _unix_address(text, table, key)
+        path = text.removeprefix("unix:")
+        path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if not path.startswith("/") or len(path.encode()) > 107:
+            raise ConfigurationError(
+                f"{text!r} is no UNIX socket address; write unix:/absolute/path of at most 107 bytes",
+                table=table,
+                key=key,
+            )
+        return Address(path=path)
     found = _HOST_PORT.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ConfigurationError(
@@ -288,15 +296,3 @@ def check_exposure(address: Address, security: Security, *, anonymous: bool) -> 
 def is_open(address: Address, security: Security) -> bool:
     """Return True if callers on the network need neither token nor certificate."""
     return not (address.private or security.tokens or security.client_ca)
-
-
-def _unix_address(text: str, table: str, key: str) -> Address:
-    path = text.removeprefix("unix:")
-    path = "/" + path.lstrip("/") if path.startswith("//") else path
-    if not path.startswith("/") or len(path.encode()) > 107:
-        raise ConfigurationError(
-            f"{text!r} is no UNIX socket address; write unix:/absolute/path of at most 107 bytes",
-            table=table,
-            key=key,
-        )
-    return Address(path=path)

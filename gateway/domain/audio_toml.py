@@ -49,7 +49,16 @@ def read_audio(table: Table | None) -> AudioPreprocess | None:
         mean=table.numbers("mean", (0.0,)),
         std=table.numbers("std", (1.0,)),
     )
-    _check_values(table, audio)
+    counts = {1, audio.mel.mels} if audio.mel else {1}
+    for key, numbers in (("mean", audio.mean), ("std", audio.std)):
+        if len(numbers) not in counts:
+            table.refuse(key, f"must hold {' or '.join(map(str, sorted(counts)))} numbers, not {len(numbers)}")
+    if not all(1 / NUMBER_LIMIT <= number <= NUMBER_LIMIT for number in audio.std):
+        table.refuse("std", f"must hold numbers between {1 / NUMBER_LIMIT:g} and {NUMBER_LIMIT:g}")
+    if len(set(audio.axes)) != 2:
+        table.refuse("axes", f"must name frame and mel once each, not {list(audio.axes)}")
+    if audio.normalise == "mel" and audio.mel is None:
+        table.refuse("normalise", "by mel band needs mels; set recording or none")
     table.finish()
     return audio
 
@@ -107,30 +116,13 @@ def _log_mel(table: Table, rate_hz: int) -> LogMelForm | None:
         reference=table.text("reference", "one", among=("one", "max")),
         log_range=table.number("log_range", 0.0, low=0.0, high=NUMBER_LIMIT),
     )
-    _check_mel(table, form)
+    if form.f_min_hz >= form.f_max_hz:
+        table.refuse("f_max_hz", f"must be greater than f_min_hz, {form.f_min_hz:g}")
+    if form.log in {"ln", "log10", "db"} and form.floor + form.offset < 1e-30:
+        table.refuse("floor", "silence has no logarithm; set floor or offset")
     return form
 
 
 def _samples(table: Table, key: str, rate_hz: int) -> int:
     """Take a time in milliseconds as the nearest number of samples."""
     return max(1, round(table.number(key, low=1000 / rate_hz, high=FRAME_LIMIT_MS) * rate_hz / 1000))
-
-
-def _check_mel(table: Table, form: LogMelForm) -> None:
-    if form.f_min_hz >= form.f_max_hz:
-        table.refuse("f_max_hz", f"must be greater than f_min_hz, {form.f_min_hz:g}")
-    if form.log in {"ln", "log10", "db"} and form.floor + form.offset < 1e-30:
-        table.refuse("floor", "silence has no logarithm; set floor or offset")
-
-
-def _check_values(table: Table, audio: AudioPreprocess) -> None:
-    counts = {1, audio.mel.mels} if audio.mel else {1}
-    for key, numbers in (("mean", audio.mean), ("std", audio.std)):
-        if len(numbers) not in counts:
-            table.refuse(key, f"must hold {' or '.join(map(str, sorted(counts)))} numbers, not {len(numbers)}")
-    if not all(1 / NUMBER_LIMIT <= number <= NUMBER_LIMIT for number in audio.std):
-        table.refuse("std", f"must hold numbers between {1 / NUMBER_LIMIT:g} and {NUMBER_LIMIT:g}")
-    if len(set(audio.axes)) != 2:
-        table.refuse("axes", f"must name frame and mel once each, not {list(audio.axes)}")
-    if audio.normalise == "mel" and audio.mel is None:
-        table.refuse("normalise", "by mel band needs mels; set recording or none")

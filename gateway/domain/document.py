@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-import warnings
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -59,19 +58,6 @@ class Table:
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
-
-    def rename(self, former: str, key: str) -> None:
-        """Take the value of `former`, the name of `key` in earlier versions, as the value of `key`.
-
-        Warns with FutureWarning. Raises ConfigurationError if both are set.
-        """
-        if former not in self._values:
-            return
-        if key in self._values:
-            self.refuse(former, f"is the former name of {key}, which is set too; remove one of them")
-        self._values[key] = self._values.pop(former)
-        place = f"[{self.name}] {former}" if self.name else f"[{former}]"
-        warnings.warn(f"{self.file}: {place} is named {key} now; rename it", FutureWarning, stacklevel=2)
 
     def take(self, key: str) -> Any:
         """Take a value of any type; return None if the key is absent."""
@@ -155,7 +141,12 @@ class Table:
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
-        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=self._line_of(key))
+        # The line is told only if exactly one line sets the key: a wrong line would mislead. In JSON a colon follows.
+        bare = re.escape(key.partition("[")[0])
+        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
+        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
+        line = lines[0] if len(lines) == 1 else None
+        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
 
     def _child(self, key: str, values: dict[str, Any]) -> Table:
         name = f"{self.name}.{key}" if self.name else key
@@ -182,16 +173,6 @@ class Table:
         if not low <= value <= high:
             self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
         return value
-
-    def _line_of(self, key: str) -> int | None:
-        """Return the line of `key`, or None unless exactly one line sets it: a wrong line would mislead.
-
-        In JSON a colon follows the key.
-        """
-        bare = re.escape(key.partition("[")[0])
-        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
-        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
-        return lines[0] if len(lines) == 1 else None
 
 
 def _value_text(value: object) -> str:

@@ -115,7 +115,7 @@ def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) ->
         if answer.shape != expected.shape:
             reason = f"output {name!r} has shape {list(answer.shape)}, expected {list(expected.shape)}"
             return GoldenResult(False, 0.0, float("inf"), None, reason)
-        agreement = min(agreement, _agreement(expected, answer))
+        agreement = min(agreement, (float(np.mean(agreeing(expected, answer))) if expected.size else 1.0))
         mean_abs = max(mean_abs, mean_difference(expected, answer))
     passed = agreement >= tolerance.agreement and mean_abs <= tolerance.mean_abs
     words = (
@@ -132,7 +132,8 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
 
     Raises VariantError for a set without rows.
     """
-    arrays = {spec.name: _typed(spec, golden.inputs[spec.name]) for spec in manifest.inputs}
+    # In the datatype of the manifest: npz stores BYTES as fixed-width strings of bytes.
+    arrays = {spec.name: golden.inputs[spec.name].astype(spec.datatype.dtype, copy=False) for spec in manifest.inputs}
     if is_one_run(manifest, golden):
         yield arrays
         return
@@ -147,11 +148,6 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
 def is_one_run(manifest: ModelManifest, golden: GoldenSet) -> bool:
     """Return True if the golden inputs are one run unchanged: there are no rows, and their rank is the manifest's."""
     return not manifest.batched and all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
-
-
-def _typed(spec: TensorSpec, array: Array) -> Array:
-    """Return the array in the datatype of `spec`: npz stores BYTES as fixed-width strings of bytes."""
-    return array.astype(spec.datatype.dtype, copy=False)
 
 
 def joined(manifest: ModelManifest, golden: GoldenSet, parts: Sequence[Tensors]) -> dict[str, Array]:
@@ -196,10 +192,6 @@ def agreeing(expected: Array, answer: Array) -> Array:
     if expected.dtype.kind == "f":
         return np.asarray(np.isclose(answer, expected, rtol=1e-2, atol=1e-2, equal_nan=True))
     return np.asarray(answer == expected)
-
-
-def _agreement(expected: Array, answer: Array) -> float:
-    return float(np.mean(agreeing(expected, answer))) if expected.size else 1.0
 
 
 def mean_difference(expected: Array, answer: Array) -> float:

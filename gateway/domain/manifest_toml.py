@@ -73,7 +73,24 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         variants=tuple(_variant(table) for table in top.tables("variant")),
     )
     top.finish()
-    _check_names(top, manifest)
+    for key, names in (
+        ("input", [spec.name for spec in manifest.inputs]),
+        ("output", [spec.name for spec in manifest.outputs]),
+        ("variant", [variant.name for variant in manifest.variants]),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                top.refuse(key, f"two entries are called {name!r}; names must differ")
+    if not manifest.variants:
+        top.refuse("variant", "missing; name at least one [[variant]]")
+    tensors = {spec.name for spec in manifest.inputs + manifest.outputs}
+    for variant in manifest.variants:
+        for tensor in variant.bind.keys() - tensors:
+            top.refuse(
+                "variant",
+                f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
+            )
+        _check_bound_shapes(top, manifest, variant)
     return manifest
 
 
@@ -106,8 +123,11 @@ def _tensor(table: Table, role: str) -> TensorSpec:
     shape = table.integers("shape")
     if any(not (dimension == -1 or 0 < dimension <= DIMENSION_LIMIT) for dimension in shape):
         table.refuse("shape", f"dimensions must be positive, or -1 for any size, not {list(shape)}")
+    name = table.text("name")
+    if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
+        table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
     spec = TensorSpec(
-        name=_tensor_name(table),
+        name=name,
         datatype=DATATYPES[table.text("datatype", among=tuple(DATATYPES))],
         shape=shape,
         layout=table.text("layout", "", among=("", *LAYOUTS)),
@@ -148,13 +168,6 @@ def _holds(datatype: Datatype, value: int) -> bool:
         return value in {0, 1}
     bounds = np.iinfo(datatype.dtype)
     return bool(bounds.min <= value <= bounds.max)
-
-
-def _tensor_name(table: Table) -> str:
-    name = table.text("name")
-    if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
-        table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
-    return name
 
 
 def _window(table: Table | None) -> Window | None:
@@ -244,27 +257,6 @@ def _digest(table: Table) -> str:
     if not DIGEST_PATTERN.fullmatch(value):
         table.refuse("sha256", f"must be 64 lower-case hex digits, not {value!r:.80}")
     return value
-
-
-def _check_names(top: Table, manifest: ModelManifest) -> None:
-    for key, names in (
-        ("input", [spec.name for spec in manifest.inputs]),
-        ("output", [spec.name for spec in manifest.outputs]),
-        ("variant", [variant.name for variant in manifest.variants]),
-    ):
-        for name in names:
-            if names.count(name) > 1:
-                top.refuse(key, f"two entries are called {name!r}; names must differ")
-    if not manifest.variants:
-        top.refuse("variant", "missing; name at least one [[variant]]")
-    tensors = {spec.name for spec in manifest.inputs + manifest.outputs}
-    for variant in manifest.variants:
-        for tensor in variant.bind.keys() - tensors:
-            top.refuse(
-                "variant",
-                f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
-            )
-        _check_bound_shapes(top, manifest, variant)
 
 
 def _check_bound_shapes(top: Table, manifest: ModelManifest, variant: Variant) -> None:

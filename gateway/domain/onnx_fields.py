@@ -54,11 +54,18 @@ class OnnxFieldReader:
         at = start
         while at < end:
             if lists:
-                at = self._behind_lists(at, end)
+                window, index = self._at(at, _HEAD_BYTES)
+                found = _LISTED.match(window, index, index + end - at)
+                at += found.end() - index if found else 0
                 if at == end:
                     return
             tag, begin = self._varint(at, end)
-            tag, wire, number = self._known_tag(at, tag), tag & 7, 0
+            self._entries += 1
+            if self._entries > ENTRIES_LIMIT:
+                raise damaged(at, f"the file has more than {ENTRIES_LIMIT} fields")
+            if tag & 7 not in {VARINT, FIXED64, BYTES, FIXED32} or not 8 <= tag <= 0xFFFF_FFFF:
+                raise damaged(at, "there is no Protocol Buffers field")
+            wire, number = tag & 7, 0
             if wire in (VARINT, BYTES):
                 number, begin = self._varint(begin, end)
             stop = begin + (number if wire == BYTES else {FIXED64: 8, FIXED32: 4}.get(wire, 0))
@@ -89,19 +96,6 @@ class OnnxFieldReader:
         while at < end:
             number, at = self._varint(at, end)
             yield number
-
-    def _known_tag(self, at: int, tag: int) -> int:
-        self._entries += 1
-        if self._entries > ENTRIES_LIMIT:
-            raise damaged(at, f"the file has more than {ENTRIES_LIMIT} fields")
-        if tag & 7 not in {VARINT, FIXED64, BYTES, FIXED32} or not 8 <= tag <= 0xFFFF_FFFF:
-            raise damaged(at, "there is no Protocol Buffers field")
-        return tag
-
-    def _behind_lists(self, at: int, end: int) -> int:
-        window, index = self._at(at, _HEAD_BYTES)
-        found = _LISTED.match(window, index, index + end - at)
-        return at + found.end() - index if found else at
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         window, index = self._at(at, _HEAD_BYTES)

@@ -116,7 +116,11 @@ class _Scanner:
         if kind == "node":
             self._note_operator(start, *(self._reader.text(values.get(tag)) for tag in (_DOMAIN, _OP_TYPE)))
         if is_external:
-            self._note_external(start, locations)
+            if not locations:
+                raise damaged(start, "a tensor's data is external, but its file is not named")
+            self.external.update(dict.fromkeys(locations))
+            if len(self.external) > NAMES_LIMIT:
+                raise damaged(start, f"more than {NAMES_LIMIT} different external files are named")
 
     def _location(self, start: int, end: int) -> Iterator[str]:
         values = {tag: (at, length) for tag, at, length in self._fields("entry", start, end)}
@@ -127,13 +131,6 @@ class _Scanner:
         self.operators.add(op_type if domain in {"", "ai.onnx"} else f"{domain}::{op_type}")
         if len(self.operators) > NAMES_LIMIT:
             raise damaged(at, f"more than {NAMES_LIMIT} different operators are named")
-
-    def _note_external(self, at: int, locations: list[str]) -> None:
-        if not locations:
-            raise damaged(at, "a tensor's data is external, but its file is not named")
-        self.external.update(dict.fromkeys(locations))
-        if len(self.external) > NAMES_LIMIT:
-            raise damaged(at, f"more than {NAMES_LIMIT} different external files are named")
 
     def _fields(self, kind: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         return self._reader.fields(_WANTED[kind], start, end, lists=kind == "attribute")

@@ -49,7 +49,17 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
     for key, fit in fits.items():
         if preprocess.fit != fit:
             table.refuse(key, f'is for fit = "{fit}"; write that, or remove it')
-    _check_formats(table, preprocess, for_frames)
+    raw = [name for name in preprocess.decode if name in FRAME_FORMATS]
+    if not preprocess.decode:
+        table.refuse("decode", f"names no format; name one or more of {', '.join((*IMAGE_FORMATS, *FRAME_FORMATS))}")
+    if raw and len(preprocess.decode) > 1:
+        table.refuse("decode", f"{raw[0]} must be the only format: a raw frame has no header that tells it apart")
+    if for_frames and not raw:
+        table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
+    if raw and preprocess.frame is None:
+        table.refuse("frame", f"missing; raw frames ({raw[0]}) have no header: name their [height, width]")
+    if preprocess.frame and any(side % 2 for side in preprocess.frame):
+        table.refuse("frame", f"must be even numbers of pixels, not {list(preprocess.frame)}")
     table.finish()
     return preprocess
 
@@ -73,20 +83,6 @@ def _check_numbers(table: Table, preprocess: Preprocess) -> None:
             table.refuse(key, f"must hold 1 or {preprocess.channels} numbers, not {len(numbers)}")
     if not all(1 / FACTOR_LIMIT <= number <= FACTOR_LIMIT for number in preprocess.std):
         table.refuse("std", f"must hold numbers between {1 / FACTOR_LIMIT:g} and {FACTOR_LIMIT:g}")
-
-
-def _check_formats(table: Table, preprocess: Preprocess, for_frames: list[str]) -> None:
-    raw = [name for name in preprocess.decode if name in FRAME_FORMATS]
-    if not preprocess.decode:
-        table.refuse("decode", f"names no format; name one or more of {', '.join((*IMAGE_FORMATS, *FRAME_FORMATS))}")
-    if raw and len(preprocess.decode) > 1:
-        table.refuse("decode", f"{raw[0]} must be the only format: a raw frame has no header that tells it apart")
-    if for_frames and not raw:
-        table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
-    if raw and preprocess.frame is None:
-        table.refuse("frame", f"missing; raw frames ({raw[0]}) have no header: name their [height, width]")
-    if preprocess.frame and any(side % 2 for side in preprocess.frame):
-        table.refuse("frame", f"must be even numbers of pixels, not {list(preprocess.frame)}")
 
 
 def _size(table: Table, key: str) -> tuple[int, int] | None:

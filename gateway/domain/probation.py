@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ class Pace:
 class ProbationSettings:
     """Settings of `[probation]`: conditions that a new version must meet before it takes over."""
 
-    FORMER: ClassVar = {"look_s": "snapshot_every_s", "min_looks": "min_snapshots"}
     duration_s: float = 600.0  # time for which it answers its share of the traffic
     snapshot_every_s: float = 5.0  # period of the snapshots
     share_percent: int = 5  # share of the requests that name no version, answered by the new one during the probation

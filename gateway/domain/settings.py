@@ -51,11 +51,8 @@ def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
 def read_settings(settings: type[S], table: Table) -> S:
     """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    A class variable `FORMER` of the dataclass maps names of earlier versions to fields; they are accepted with a
-    FutureWarning. Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
+    Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
-    for former, key in getattr(settings, "FORMER", {}).items():
-        table.rename(former, key)
     hints = typing.get_type_hints(settings)
     values = {
         spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)

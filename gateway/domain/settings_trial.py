@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
@@ -20,7 +20,6 @@ TRIAL_LIMIT_S = 86_400.0
 class SettingsTrialSettings:
     """`[settings]`: the trial of settings that the fleet sends."""
 
-    FORMER: ClassVar = {"look_s": "snapshot_every_s"}
     duration_s: float = 60.0  # time for which the gateway must do well with them, once it is ready
     ready_s: float = 120.0  # time in which it must be back after its restart, and serve the models as before
     snapshot_every_s: float = 2.0  # period of the snapshots

@@ -114,7 +114,16 @@ def release_bytes(release: SignedRelease) -> bytes:
 def read_release(content: bytes) -> SignedRelease:
     """Parse a release document. Raise ValueError with the problem; unknown keys are ignored."""
     release = read_form(content, RELEASE_LIMIT_BYTES, "the release document", _release)
-    _check_places([release.manifest, *([release.golden] if release.golden else []), *_artifacts(release)])
+    # Check that all files fit into one folder: no path is two files, or a file and a folder.
+    files = [release.manifest, *([release.golden] if release.golden else []), *_artifacts(release)]
+    contents: dict[str, Artifact] = {}
+    for file in files:
+        if contents.setdefault(file.path, file) != file:
+            raise ValueError(f"{file.path} is two different files of this release")
+    for path in contents:
+        inside = next((str(above) for above in PurePosixPath(path).parents if str(above) in contents), None)
+        if inside is not None:
+            raise ValueError(f"{path} lies in {inside}, which is a file of this release")
     return release
 
 
@@ -188,15 +197,3 @@ def _name(value: Any) -> str:
 
 def _artifacts(release: SignedRelease) -> list[Artifact]:
     return [artifact for variant in release.variants for artifact in variant.artifacts]
-
-
-def _check_places(files: Sequence[Artifact]) -> None:
-    """Check that all files fit into one folder: no path is two files, or a file and a folder. Raises ValueError."""
-    contents: dict[str, Artifact] = {}
-    for file in files:
-        if contents.setdefault(file.path, file) != file:
-            raise ValueError(f"{file.path} is two different files of this release")
-    for path in contents:
-        inside = next((str(above) for above in PurePosixPath(path).parents if str(above) in contents), None)
-        if inside is not None:
-            raise ValueError(f"{path} lies in {inside}, which is a file of this release")

@@ -42,7 +42,9 @@ def request_sizes(manifest: ModelManifest, max_batch_rows: int, slack_bytes: int
     if any(count is None for count in counts):
         return RequestSizes(None, None)
     pairs = [(spec.datatype, count or 0) for spec, count in zip(manifest.inputs, counts, strict=True)]
-    binary = sum(count * _binary_bytes(datatype) for datatype, count in pairs)
+    binary = sum(
+        count * max(datatype.wire_bytes, _TYPED_BYTES.get(datatype, VARINT_BYTES)) for datatype, count in pairs
+    )
     text = sum(count * JSON_BYTES for _, count in pairs)
     return RequestSizes(binary + slack_bytes, text + slack_bytes)
 
@@ -76,7 +78,3 @@ def _elements(spec: TensorSpec, rows: int | None) -> int | None:
     if spec.datatype is Datatype.BYTES or ROWS in shape:
         return None
     return math.prod(shape)
-
-
-def _binary_bytes(datatype: Datatype) -> int:
-    return max(datatype.wire_bytes, _TYPED_BYTES.get(datatype, VARINT_BYTES))

@@ -44,7 +44,20 @@ def read_steps(values: Mapping[str, Any]) -> tuple[PixelSteps | None, tuple[Impo
         mean=_numbers(values, "image_mean", 0.0),
         std=_numbers(values, "image_std", 1.0),
     )
-    return steps, tuple(_differences(values, place))
+    found = []
+    if place.crop_share > 1:
+        text = f"a crop of {place.size[0]} × {place.size[1]} is larger than the resized image; here it is enlarged"
+        found.append(left_out("crop_size", text))
+    elif 0 < place.crop_share < 1 and place.size[0] != place.size[1]:
+        found.append(left_out("crop_size", "is no square: the part of the image that is kept differs a little here"))
+    if place.crop_share and _resize(values)[0]:
+        text = "images are stretched before the crop in training; here they keep their proportions"
+        found.append(left_out("do_center_crop", text))
+    if not _filter(values):
+        found.append(left_out("resample", f"filter {values['resample']!r:.20} in training, bilinear here"))
+    if values.get("do_pad"):
+        found.append(left_out("do_pad", "images of a batch are not padded to one size; they all have the same"))
+    return steps, tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +150,3 @@ def _share(value: Any) -> float:
 
 def _rounded(share: float) -> float:
     return float(f"{max(share, CROP_SHARE_LIMIT):.{SHARE_DIGITS}g}")
-
-
-def _differences(values: Mapping[str, Any], place: _Place) -> list[ImportFinding]:
-    found = []
-    if place.crop_share > 1:
-        text = f"a crop of {place.size[0]} × {place.size[1]} is larger than the resized image; here it is enlarged"
-        found.append(left_out("crop_size", text))
-    elif 0 < place.crop_share < 1 and place.size[0] != place.size[1]:
-        found.append(left_out("crop_size", "is no square: the part of the image that is kept differs a little here"))
-    if place.crop_share and _resize(values)[0]:
-        text = "images are stretched before the crop in training; here they keep their proportions"
-        found.append(left_out("do_center_crop", text))
-    if not _filter(values):
-        found.append(left_out("resample", f"filter {values['resample']!r:.20} in training, bilinear here"))
-    if values.get("do_pad"):
-        found.append(left_out("do_pad", "images of a batch are not padded to one size; they all have the same"))
-    return found

@@ -58,7 +58,19 @@ def is_mlflow(documents: Documents) -> bool:
 def read_mlflow(documents: Documents) -> ImportedSource:
     """Return the model. Raises ConfigurationError for another flavour, and for a signature that does not fit."""
     values = read_yaml(documents.text(DOCUMENT), DOCUMENT)
-    model = documents.model(_model_path(values))
+    flavors = values.get("flavors")
+    if not isinstance(flavors, dict) or not flavors:
+        raise ConfigurationError("missing; it must be a table of flavours", file=DOCUMENT, key="flavors")
+    if "onnx" not in flavors:
+        known = next((advice for flavor, advice in _EXPORTS.items() if flavor in flavors), "export the model to ONNX")
+        problem = f"has no flavour onnx, only {', '.join(flavors)}; {known}, and log it with mlflow.onnx.log_model"
+        raise ConfigurationError(problem[:500], file=DOCUMENT, key="flavors")
+    flavor = flavors["onnx"]
+    data = flavor.get("data") if isinstance(flavor, dict) else None
+    if not isinstance(data, str) or not data:
+        raise ConfigurationError("missing; name the model file", file=DOCUMENT, key="flavors.onnx.data")
+    model_path = joined(data)
+    model = documents.model(model_path)
     tensors = model.tensors()
     inputs, found = _described(values, "inputs", tensors.inputs)
     outputs, more = _described(values, "outputs", tensors.outputs)
@@ -76,21 +88,6 @@ def read_mlflow(documents: Documents) -> ImportedSource:
         findings=(*renamed, *shapes(Signature(inputs, outputs)), *found, *more, *facts),
     )
     return ImportedSource((imported,))
-
-
-def _model_path(values: Mapping[str, Any]) -> str:
-    flavors = values.get("flavors")
-    if not isinstance(flavors, dict) or not flavors:
-        raise ConfigurationError("missing; it must be a table of flavours", file=DOCUMENT, key="flavors")
-    if "onnx" not in flavors:
-        known = next((advice for flavor, advice in _EXPORTS.items() if flavor in flavors), "export the model to ONNX")
-        problem = f"has no flavour onnx, only {', '.join(flavors)}; {known}, and log it with mlflow.onnx.log_model"
-        raise ConfigurationError(problem[:500], file=DOCUMENT, key="flavors")
-    flavor = flavors["onnx"]
-    data = flavor.get("data") if isinstance(flavor, dict) else None
-    if not isinstance(data, str) or not data:
-        raise ConfigurationError("missing; name the model file", file=DOCUMENT, key="flavors.onnx.data")
-    return joined(data)
 
 
 def _name(values: Mapping[str, Any], documents: Documents) -> str:
@@ -115,21 +112,14 @@ def _described(
         raise ConfigurationError(f"has more than {COLUMNS_LIMIT} entries; shorten it", file=place)
     tables = [Table(entry, file=place, name=f"[{index}]") for index, entry in enumerate(entries)]
     if entries and entries[0].get("type") == "tensor":
-        return _tensors(tables, specs, place)
+        fixed: dict[str, TensorSpec] = {}
+        for table in tables:
+            spec = _named(table.text("name", ""), specs, place)
+            inner = table.table("tensor-spec", required=True)
+            fixed[spec.name] = _fixed(spec, inner, place) if inner else spec
+        named = ", ".join(sorted(fixed))
+        return tuple(fixed.get(spec.name, spec) for spec in specs), (taken(place, f"names and sizes of {named}"),)
     return specs, _columns(tables, specs, place)
-
-
-def _tensors(
-    tables: Sequence[Table], specs: tuple[TensorSpec, ...], place: str
-) -> tuple[tuple[TensorSpec, ...], tuple[ImportFinding, ...]]:
-    """Return the tensors with the sizes that the signature fixes. Those that it does not name stay as they are."""
-    fixed: dict[str, TensorSpec] = {}
-    for table in tables:
-        spec = _named(table.text("name", ""), specs, place)
-        inner = table.table("tensor-spec", required=True)
-        fixed[spec.name] = _fixed(spec, inner, place) if inner else spec
-    named = ", ".join(sorted(fixed))
-    return tuple(fixed.get(spec.name, spec) for spec in specs), (taken(place, f"names and sizes of {named}"),)
 
 
 def _named(name: str, specs: tuple[TensorSpec, ...], place: str) -> TensorSpec:

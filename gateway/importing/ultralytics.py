@@ -76,7 +76,9 @@ def _release(documents: Documents, exports: Sequence[tuple[SourceModel, ExportMe
     variants, remarks = _variants(exports)
     steps = _steps(metadata)
     inputs, preprocess, found = _image_input(signature, steps)
-    name, renamed = plain_name(_stem(documents, first))
+    folder = PurePosixPath(first.path).parent.name or documents.name
+    stem = folder.removesuffix("_openvino_model") if first.runtime == "openvino" else PurePosixPath(first.path).stem
+    name, renamed = plain_name(stem)
     labels, told = _checked_labels(metadata, signature)
     options, facts = _task(metadata, first.runtime, signature.outputs)
     return ImportedModel(
@@ -91,12 +93,6 @@ def _release(documents: Documents, exports: Sequence[tuple[SourceModel, ExportMe
         preprocess=preprocess,
         findings=(*renamed, *facts, *told, *shapes(Signature(inputs, signature.outputs)), *found, *remarks),
     )
-
-
-def _stem(documents: Documents, model: SourceModel) -> str:
-    """Return the name of the exported weights, such as yolo11n."""
-    folder = PurePosixPath(model.path).parent.name or documents.name
-    return folder.removesuffix("_openvino_model") if model.runtime == "openvino" else PurePosixPath(model.path).stem
 
 
 def _steps(metadata: ExportMetadata) -> PixelSteps:

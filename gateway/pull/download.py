@@ -26,7 +26,11 @@ def download_parts(
         parts = source.parts()
         check_size(parts, settings.bytes_limit)
         try:
-            _download_all(source, parts, folder, progress)
+            total_bytes, before_bytes = sum(part.size_bytes for part in parts), 0
+            for part in parts:
+                _download(source, part, folder, _shifted(progress, before_bytes, total_bytes))
+                before_bytes += part.size_bytes
+                progress(before_bytes, total_bytes)
         except FetchError as error:
             if error.status != CHANGED or not restarts_left:
                 raise
@@ -41,16 +45,6 @@ def check_size(parts: Sequence[ReleasePart], limit_bytes: int) -> None:
     if wanted > limit_bytes:
         problem = f"the release has {wanted} bytes, at most {limit_bytes} are pulled; raise it with --limit-bytes"
         raise FetchError(problem, final=True)
-
-
-def _download_all(
-    source: ReleaseSource, parts: Sequence[ReleasePart], folder: StagingFolder, progress: Progress
-) -> None:
-    total_bytes, before_bytes = sum(part.size_bytes for part in parts), 0
-    for part in parts:
-        _download(source, part, folder, _shifted(progress, before_bytes, total_bytes))
-        before_bytes += part.size_bytes
-        progress(before_bytes, total_bytes)
 
 
 def _shifted(progress: Progress, before_bytes: int, total_bytes: int) -> Progress:

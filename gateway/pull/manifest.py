@@ -6,7 +6,7 @@ Source: OCI image specification 1.1, "Image Manifest"; artifacts are image manif
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -51,7 +51,11 @@ def read_parts(content: bytes, named: str, settings: PullSettings) -> tuple[Rele
     if not 0 < len(layers) <= settings.layers_limit:
         raise ConfigurationError(f"{named} has {len(layers)} layers; a release has 1 to {settings.layers_limit}")
     parts = tuple(_part(layer, named) for layer in layers)
-    _check_names(parts, named)
+    seen: set[str] = set()
+    for name in (part.name for part in parts if part.name):
+        if name in seen:
+            raise ConfigurationError(f"{named} has two layers for the file {name!r:.150}; push it again")
+        seen.add(name)
     return parts
 
 
@@ -101,14 +105,6 @@ def _title(entry: Mapping[str, Any], digest: str, named: str) -> str:
         problem = f"{named} has a layer (sha256:{digest:.12}…) without the annotation {TITLE}, which names its file"
         raise ConfigurationError(f"{problem}; push it with the annotation, or as tar+gzip")
     return str(found[0])
-
-
-def _check_names(parts: Iterable[ReleasePart], named: str) -> None:
-    seen: set[str] = set()
-    for name in (part.name for part in parts if part.name):
-        if name in seen:
-            raise ConfigurationError(f"{named} has two layers for the file {name!r:.150}; push it again")
-        seen.add(name)
 
 
 def _listed(document: Mapping[str, Any]) -> str:

@@ -80,7 +80,8 @@ def make_release(
         made.parent.mkdir()
         root.rename(made)
         durable.write_file(made / RECORD, json.dumps(asdict(record)).encode(), FILE_MODE & ~_umask())
-        _sync_folders(made)
+        for path in (made, *filter(Path.is_dir, made.rglob("*"))):
+            durable.sync_folder(path)
     return made
 
 
@@ -151,11 +152,6 @@ def _link(blob: Path, file: Path) -> None:
                 raise
             with blob.open("rb") as content, durable.replacing(file, mode, durable.temporary(file.parent)) as copy:
                 shutil.copyfileobj(content, copy)
-
-
-def _sync_folders(folder: Path) -> None:
-    for path in (folder, *filter(Path.is_dir, folder.rglob("*"))):
-        durable.sync_folder(path)
 
 
 def _umask() -> int:

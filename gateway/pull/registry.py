@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.pull.access import origin, rules, split_url
-from gateway.pull.challenge import Challenge, read_challenge
 from gateway.pull.credentials import PullLogin
 from gateway.pull.manifest import ACCEPT, ReleasePart, read_parts
 from gateway.pull.reference import OciReference
@@ -18,6 +19,33 @@ from gateway.transfer.answers import without_secrets
 from gateway.transfer.connection import ConnectionPool
 from gateway.transfer.source import FetchError, Receiver
 from gateway.transfer.web import WebSource
+
+_PARAMETER = re.compile(r'\s*,?\s*([A-Za-z0-9_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)(?:\s+|$)")
+CHALLENGE_LIMIT_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Authentication that a server wants. `scheme` in lower case; `realm`: URL of the token service for `bearer`."""
+
+    scheme: str
+    realm: str = ""
+    service: str = ""
+
+
+def read_challenge(text: str) -> Challenge | None:
+    """Return the first challenge of a header, or None."""
+    found = _SCHEME.match(text[:CHALLENGE_LIMIT_CHARS])
+    if not found:
+        return None
+    at, values = found.end(), dict[str, str]()
+    while parameter := _PARAMETER.match(text[:CHALLENGE_LIMIT_CHARS], at):
+        name, quoted, plain = parameter.groups()
+        values.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) if plain is None else plain)
+        at = parameter.end()
+    return Challenge(found[1].lower(), values.get("realm", ""), values.get("service", ""))
+
 
 Result = TypeVar("Result")
 

@@ -180,23 +180,18 @@ def _read_image(content: bytes, manifest: ModelManifest) -> _Part:
 def _read_arrays(content: bytes, manifest: ModelManifest) -> _Part:
     kind = truth_kind(manifest)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        inputs = _stored(arrays, manifest)
+        keys = {spec.name: key for spec in manifest.inputs if (key := input_key(arrays, spec.name))}
+        for spec in manifest.inputs:
+            if spec.name not in keys and (spec.default is None or not keys):
+                raise ValueError(f"it holds no array {spec.name!r}; it holds {', '.join(arrays) or 'none'}")
+        found = [spec for spec in manifest.inputs if spec.name in keys]
+        inputs = {spec.name: arrays[keys[spec.name]].astype(spec.datatype.dtype, copy=False) for spec in found}
         truth = next((arrays[name] for name in NAMES.get(kind, ()) if name in arrays), None)
     if truth is None:
         return _Part(inputs)
     if kind is TruthKind.CLASSES:
         return _Part(inputs, [str(each) for each in truth.ravel().tolist()])
     return _Part(inputs, truth=read_array(kind, truth, len(next(iter(inputs.values())))))
-
-
-def _stored(arrays: np.lib.npyio.NpzFile, manifest: ModelManifest) -> dict[str, Array]:
-    """Return the arrays of the inputs, one at least; those with a default may be absent. Raises ValueError."""
-    keys = {spec.name: key for spec in manifest.inputs if (key := input_key(arrays, spec.name))}
-    for spec in manifest.inputs:
-        if spec.name not in keys and (spec.default is None or not keys):
-            raise ValueError(f"it holds no array {spec.name!r}; it holds {', '.join(arrays) or 'none'}")
-    found = [spec for spec in manifest.inputs if spec.name in keys]
-    return {spec.name: arrays[keys[spec.name]].astype(spec.datatype.dtype, copy=False) for spec in found}
 
 
 def _read_table(content: bytes, manifest: ModelManifest) -> _Part:
@@ -221,7 +216,8 @@ def _samples(
         if kind is TruthKind.FLAGS and names:
             truth, names = list(read_flags(names)), None
         if truth:
-            truth = _fitting(kind, truth, manifest)
+            task = task_of(manifest)
+            truth = fitting(kind, truth, task.results[0].shape) if task else list(truth)
         labels = label_indices(names, manifest.labels) if names else None
     except ValueError as error:
         raise ConfigurationError(f"{error}", file=str(data)) from error
@@ -241,8 +237,3 @@ def _joined(parts: Sequence[list[Any] | None]) -> list[Any] | None:
     if known and len(known) < len(parts):
         raise ValueError("only some files have classes; give each a folder of its class or a column of labels, or none")
     return [each for part in known for each in part] or None
-
-
-def _fitting(kind: TruthKind, truth: Sequence[Any], manifest: ModelManifest) -> list[Any]:
-    task = task_of(manifest)
-    return fitting(kind, truth, task.results[0].shape) if task else list(truth)

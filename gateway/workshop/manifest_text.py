@@ -18,7 +18,19 @@ Notes = Mapping[str, str]
 def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
     """Return the TOML of a manifest. The comment of a key is on the lines before it."""
     notes = notes or {}
-    blocks = [_head(manifest, notes)]
+    values: dict[str, Any] = {"schema": SCHEMA, "name": manifest.name, "version": manifest.version}
+    values |= {"task": manifest.task} if manifest.task_options is None else {}
+    values |= {"labels": manifest.labels, "max_accuracy_loss": manifest.max_accuracy_loss}
+    if manifest.batch is False or "batch" in notes:
+        values["batch"] = manifest.batch is not False
+    if manifest.max_batch_rows:
+        values["max_batch_rows"] = manifest.max_batch_rows
+    if manifest.rows:
+        values["rows"] = manifest.rows
+    if manifest.require:
+        values["require"] = manifest.require
+    text = "".join(toml_lines(values, notes, ""))
+    blocks = [text if manifest.task_options is None else f"{text}\n{_task(manifest, manifest.task_options, notes)}"]
     blocks += [_input(spec, notes) for spec in manifest.inputs]
     blocks += [_output(spec, notes) for spec in manifest.outputs]
     blocks += [toml_comment(notes["inputs"])] if "inputs" in notes else []
@@ -45,22 +57,6 @@ def variant_text(variant: Variant, notes: Notes | None = None) -> str:
     values |= {"accelerators": variant.accelerators, "needs": variant.needs}
     values["artifacts"] = artifact_values(variant.artifacts)
     return with_bindings(toml_table("[[variant]]", values, notes, f"variant.{variant.name}."), variant.bind)
-
-
-def _head(manifest: ModelManifest, notes: Notes) -> str:
-    values: dict[str, Any] = {"schema": SCHEMA, "name": manifest.name, "version": manifest.version}
-    values |= {"task": manifest.task} if manifest.task_options is None else {}
-    values |= {"labels": manifest.labels, "max_accuracy_loss": manifest.max_accuracy_loss}
-    if manifest.batch is False or "batch" in notes:
-        values["batch"] = manifest.batch is not False
-    if manifest.max_batch_rows:
-        values["max_batch_rows"] = manifest.max_batch_rows
-    if manifest.rows:
-        values["rows"] = manifest.rows
-    if manifest.require:
-        values["require"] = manifest.require
-    text = "".join(toml_lines(values, notes, ""))
-    return text if manifest.task_options is None else f"{text}\n{_task(manifest, manifest.task_options, notes)}"
 
 
 def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> str:

@@ -71,7 +71,8 @@ async def read_model_file(path: Path, trial: TrialSettings, settings: WorkshopSe
     except (VariantError, ValueError) as error:
         raise ConfigurationError(_explained(str(error)), file=str(path)) from error
     check_sizes(signature, path)
-    value_range, why = _graph_range(path, runtime)
+    graph = read_graph(path, runtime)
+    value_range, why = next((told for name in image_inputs(graph) if (told := scaled_range(graph, name))[0]), ("", ""))
     remarks = _remarks(signature, header, operators)
     found = ModelFile(path, runtime, signature, others=others, value_range=value_range, range_why=why, remarks=remarks)
     if runtime == "onnx":
@@ -162,12 +163,6 @@ def _with_header(
         range_why=range_why,
         size_px=_size(header.metadata.get("imgsz", "")) if is_known else None,
     )
-
-
-def _graph_range(path: Path, runtime: str) -> tuple[str, str]:
-    """Return the range of pixels that the graph of a file tells; ("", "") also if it cannot be read."""
-    graph = read_graph(path, runtime)
-    return next((told for name in image_inputs(graph) if (told := scaled_range(graph, name))[0]), ("", ""))
 
 
 def read_graph(path: Path, runtime: str) -> Graph:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from gateway.store.staging import copy_file, staged_folder, write_text
 from gateway.workshop.draft import ManifestDraft, with_task_table
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
-from gateway.workshop.observations import observed_scores
-from gateway.workshop.tensor_guesses import guess_rows, rows_first
-from gateway.workshop.wishes import INFERRED
+from gateway.workshop.tensor_guesses import guess_postprocess, guess_rows, guess_threshold, rows_first
+from gateway.workshop.wishes import ASSUMED, INFERRED
 
 OBSERVED_ROWS = 4
 """Rows that are run to see what the scores of a model are."""
@@ -64,7 +63,8 @@ async def create_model(
     target = models / draft.manifest.name / draft.manifest.version
     with staged_folder(target) as folder:
         check_space(draft.files, folder)
-        manifest = _with_files(draft, folder, stage)
+        pairs = zip(draft.manifest.variants, draft.files, strict=True)
+        manifest = replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
         verdicts = {each.name: await _tried(manifest, each, folder, trial, stage) for each in manifest.variants}
         manifest, notes, lacking = _observed(manifest, draft, folder, verdicts)
         write_text(manifest_text(manifest, notes), folder / MANIFEST)
@@ -80,12 +80,6 @@ def check_space(files: Sequence[ModelFile], folder: Path) -> None:
     if needed > free:
         problem = f"the files have {needed} bytes, but the disk has {free} left; free space, or name another --models"
         raise ConfigurationError(problem, file=str(folder.parent))
-
-
-def _with_files(draft: ManifestDraft, folder: Path, stage: Stage) -> ModelManifest:
-    """Return the manifest with the copies of the files as artifacts."""
-    pairs = zip(draft.manifest.variants, draft.files, strict=True)
-    return replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
 
 
 def _copied(variant: Variant, file: ModelFile, folder: Path, stage: Stage) -> Variant:
@@ -182,3 +176,47 @@ def _answers(manifest: ModelManifest, folder: Path, sample: int, spec: TensorSpe
     except VariantError as error:
         raise ConfigurationError(str(error), file=variant.artifacts[0].path) from error
     return np.concatenate(rows, axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Manifest with what was seen, options of its task, and the comments on both."""
+
+    manifest: ModelManifest
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def observed_scores(manifest: ModelManifest, spec: TensorSpec, scores: Array) -> Observation:
+    """Return what `scores` of the output `spec` show: classifiers get a postprocess, other tasks an option.
+
+    Of a detector they are the numbers of classes.
+    """
+    if manifest.task == "object-detection":
+        return _first_class(manifest, scores)
+    if manifest.task == "semantic-segmentation":
+        return _one_class(manifest, spec, scores)
+    postprocess, why = guess_postprocess(scores)
+    if manifest.task == "text-recognition":
+        options = {"activation": postprocess} if postprocess else {}
+        return Observation(manifest, options, {"task.activation": f"{INFERRED}: {why}"})
+    outputs = tuple(replace(each, postprocess=postprocess) if each is spec else each for each in manifest.outputs)
+    notes = {f"output.{spec.name}.postprocess": f"{INFERRED}: {why}"}
+    return Observation(replace(manifest, outputs=outputs), {}, notes)
+
+
+def _first_class(manifest: ModelManifest, numbers: Array) -> Observation:
+    """Return that classes are numbered from 1 if no number is 0: TensorFlow's models keep 0 for the background."""
+    if not numbers.size or numbers.min() < 1:
+        return Observation(manifest)
+    is_last = numbers.max() == len(manifest.labels)
+    why = f"classes of runs have the numbers {numbers.min():g} to {numbers.max():g}"
+    return Observation(manifest, {"first_class": 1}, {"task.first_class": f"{INFERRED if is_last else ASSUMED}: {why}"})
+
+
+def _one_class(manifest: ModelManifest, spec: TensorSpec, scores: Array) -> Observation:
+    """Return the threshold of a map with one channel; a map with several has a best class."""
+    if "C" not in spec.layout or spec.shape[spec.layout.index("C")] != 1:
+        return Observation(manifest)
+    threshold, why = guess_threshold(scores)
+    return Observation(manifest, {"threshold": threshold}, {"task.threshold": f"{ASSUMED}: {why}"})

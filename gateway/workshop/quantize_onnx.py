@@ -116,11 +116,8 @@ def _simplified(source: Path, folder: Path) -> Path:
     options.optimized_model_filepath = str(folder / "simplified.onnx")
     options.log_severity_level = 3
     onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
-    return _named(folder / "simplified.onnx")
-
-
-def _named(file: Path) -> Path:
-    """Name the nodes of a file that have no name: the quantizer excludes nodes by it."""
+    # Name the nodes of a file that have no name: the quantizer excludes nodes by it.
+    file = folder / "simplified.onnx"
     import onnx
 
     model = onnx.load(file)

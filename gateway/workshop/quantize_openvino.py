@@ -42,7 +42,8 @@ def write_openvino_int8(source: Path, runs: Sequence[Tensors], target: Path) -> 
     tail = nncf.IgnoredScope(names=float_tail(_nodes(model)), validate=False)  # it knows no constants
     model = nncf.quantize(
         model,
-        nncf.Dataset([_fed(run) for run in runs]),
+        # NNCF takes an array, or a dictionary of several.
+        nncf.Dataset([next(iter(run.values())) if len(run) == 1 else dict(run) for run in runs]),
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(runs),
         ignored_scope=tail,
@@ -71,11 +72,6 @@ def _is_constant(node: Any) -> bool:
     if node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     return bool(node.get_type_name() == "Constant")
-
-
-def _fed(run: Tensors) -> Any:
-    """Return the inputs of one run as NNCF takes them: an array, or a dictionary of several."""
-    return next(iter(run.values())) if len(run) == 1 else dict(run)
 
 
 def _read(source: Path) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,50 @@ import numpy as np
 from gateway.domain.tensor import Array, Tensors
 from gateway.tasks.embedding import unit
 from gateway.tasks.forecasting import MEDIAN
-from gateway.workshop.detected_objects import found_boxes, found_masks, found_points, found_polygons
-from gateway.workshop.metrics.average_precision import mean_average_precision
+from gateway.workshop.metrics.average_precision import Objects, Shapes, mean_average_precision
+from gateway.workshop.metrics.boxes import Boxes, areas
 from gateway.workshop.metrics.class_iou import ClassRuns, mean_iou
 from gateway.workshop.metrics.deviation import explained_deviation, mean_absolute_error
+from gateway.workshop.metrics.masks import Masks
+from gateway.workshop.metrics.points import AREA_OF_BOX, PointShapes
+from gateway.workshop.metrics.polygons import Polygons
 from gateway.workshop.metrics.roc_auc import AnomalyVerdict, roc_auc
 from gateway.workshop.metrics.text_errors import character_error_rate, word_error_rate
 from gateway.workshop.truth.kinds import TruthKind
+
+LEAST_POINT_SCORE = 0.5
+"""Score from which on a point that was found counts as visible, where it is what others are compared with."""
+
+
+def found_boxes(found: Tensors) -> Objects:
+    """Return the objects with their boxes."""
+    return _objects(found, Boxes(found["boxes"].astype(np.float64)))
+
+
+def found_polygons(found: Tensors) -> Objects:
+    """Return the objects with the corners of their oriented boxes."""
+    return _objects(found, Polygons(found["corners"].astype(np.float64)))
+
+
+def found_masks(found: Tensors) -> Objects:
+    """Return the objects with their masks."""
+    height, width = found["mask_size"].tolist()
+    parts = [found["mask_counts"][start:end] for start, end in pairwise(found["mask_offsets"].tolist())]
+    return _objects(found, Masks((height, width), parts))
+
+
+def found_points(found: Tensors) -> Objects:
+    """Return the objects with their points, in pixels."""
+    points, boxes = found["keypoints"].astype(np.float64), found["boxes"].astype(np.float64)
+    has_scores = points.shape[2] > 2
+    visible = points[..., 2] >= LEAST_POINT_SCORE if has_scores else np.ones(points.shape[:2], bool)
+    return _objects(found, PointShapes(points[..., :2], visible, AREA_OF_BOX * areas(boxes), boxes))
+
+
+def _objects(found: Tensors, shapes: Shapes) -> Objects:
+    classes = found["classes"]
+    return Objects(classes, found["scores"].astype(np.float64), np.zeros(len(classes), bool), shapes)
+
 
 Options = Mapping[str, Any]
 Items = Sequence[Any]

@@ -37,7 +37,12 @@ def multiplied(symbols: Symbols, left: Value, right: Value) -> Value:
     if left.axis is None and right.axis is None and (left.shape is None or right.shape is None):
         return Value()
     if left.rank < 2 or right.rank < 2:
-        return _by_vector(left, right)
+        if right.rank != 1 or right.axis is not None or left.rank < 2:
+            if left.axis is None and right.axis is None:
+                return Value()
+            raise DependentRowsError("it multiplies with a vector")
+        apart(left, [left.rank - 1])
+        return rowed(left.sizes[:-1], left.axis, left.entries)
     apart(left, [left.rank - 1])
     apart(right, [right.rank - 2])
     if left.axis == left.rank - 2 or right.axis == right.rank - 1:
@@ -50,16 +55,6 @@ def multiplied(symbols: Symbols, left: Value, right: Value) -> Value:
     stacks = [rowed(value.sizes[:-2], value.axis, value.entries) for value in (left, right)]
     stack = broadcast(symbols, stacks)
     return rowed((*stack.sizes, left.sizes[-2], right.sizes[-1]), stack.axis, stack.entries)
-
-
-def _by_vector(left: Value, right: Value) -> Value:
-    """Return the product of a matrix without rows in the sum, and a vector without rows."""
-    if right.rank != 1 or right.axis is not None or left.rank < 2:
-        if left.axis is None and right.axis is None:
-            return Value()
-        raise DependentRowsError("it multiplies with a vector")
-    apart(left, [left.rank - 1])
-    return rowed(left.sizes[:-1], left.axis, left.entries)
 
 
 def gemm(op: Operation) -> list[Value]:
@@ -95,7 +90,7 @@ def einsum(op: Operation) -> list[Value]:
     sizes: dict[str, Size] = {}
     for letters, value in zip(operands, values, strict=True):
         for letter, each in zip(letters, value.sizes, strict=True):
-            sizes[letter] = _of_letter(op.symbols, sizes.get(letter, ONE), each)
+            sizes[letter] = merged_shapes(op.symbols, [(sizes.get(letter, ONE),), (each,)])[0]
     if not of_rows:
         return [Value(tuple(sizes[letter] for letter in result))]
     (row, entries), *more = of_rows
@@ -103,7 +98,3 @@ def einsum(op: Operation) -> list[Value]:
     if more or alien or result.count(row) != 1:
         raise DependentRowsError("it sums over the rows, or multiplies them with each other")
     return [rowed(tuple(sizes[letter] for letter in result), result.index(row), entries)]
-
-
-def _of_letter(symbols: Symbols, known: Size, each: Size) -> Size:
-    return merged_shapes(symbols, [(known,), (each,)])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
@@ -12,7 +11,7 @@ from gateway.workshop.truth.cells import read_cells
 from gateway.workshop.truth.class_maps import read_class_map
 from gateway.workshop.truth.image_set import IMAGES, FoundTruth, ImageSet, TruthForm, truth_form
 from gateway.workshop.truth.kinds import OBJECTS, TruthKind
-from gateway.workshop.truth.label_table import TABLES, LabelTable, read_label_table
+from gateway.workshop.truth.label_table import TABLES, read_label_table
 from gateway.workshop.truth.object_files import read_object_files
 from gateway.workshop.truth.yolo import label_file
 
@@ -45,12 +44,6 @@ def _read_table(images: ImageSet, manifest: ModelManifest, form: TruthForm) -> F
         return FoundTruth()
     table, found = read_label_table(file, manifest, form.settings.annotations_bytes), FoundTruth()
     found.tell_absent(table.absent(images.every), file)
-    found.items = _cells(table, images, form, found)
-    return found
-
-
-def _cells(table: LabelTable, images: ImageSet, form: TruthForm, found: FoundTruth) -> list[Any]:
-    """Return the truth of each image: of classes its name. Raises ConfigurationError."""
     cells = [table.cells(image) for image in images.paths]
     known = [each for each in cells if each is not None]
     unknown = [image for image, each in zip(images.paths, cells, strict=True) if each is None]
@@ -63,7 +56,8 @@ def _cells(table: LabelTable, images: ImageSet, form: TruthForm, found: FoundTru
     except ValueError as error:
         raise ConfigurationError(f"{error}", file=str(table.path)) from error
     items = iter(read)
-    return [None if each is None else next(items) for each in cells]
+    found.items = [None if each is None else next(items) for each in cells]
+    return found
 
 
 def _read_class_maps(images: ImageSet, form: TruthForm) -> FoundTruth:

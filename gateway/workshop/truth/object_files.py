@@ -16,16 +16,6 @@ from gateway.workshop.truth.yolo import label_file, read_yolo
 def read_object_files(images: ImageSet, form: TruthForm) -> FoundTruth:
     """Return the objects of each image. Raises ConfigurationError with the file and what to do."""
     found = FoundTruth()
-    files = _coco_files(images, form, found)
-    if files:
-        _read_coco(files, images, form, found)
-    elif images.annotations is None or images.annotations.is_dir():
-        _read_yolo(images, form, found)
-    return found
-
-
-def _coco_files(images: ImageSet, form: TruthForm, found: FoundTruth) -> list[CocoFile]:
-    """Return the COCO files that list some of the images."""
     names, listing = {image.name for image in images.every}, list[CocoFile]()
     for path in images.named((".json",)) or _json_files(images, form):
         coco = read_coco(path, form.settings.annotations_bytes)
@@ -33,7 +23,12 @@ def _coco_files(images: ImageSet, form: TruthForm, found: FoundTruth) -> list[Co
             listing.append(coco)
         else:
             found.remarks.append(f"{path} lists none of the images as COCO does: it is not used")
-    return listing
+    files = listing
+    if files:
+        _read_coco(files, images, form, found)
+    elif images.annotations is None or images.annotations.is_dir():
+        _read_yolo(images, form, found)
+    return found
 
 
 def _json_files(images: ImageSet, form: TruthForm) -> list[Path]:

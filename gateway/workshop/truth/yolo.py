@@ -58,7 +58,14 @@ def _placed(words: Sequence[str], form: TruthForm, size: tuple[int, int]) -> Pla
         raise ValueError(f"class {words[0]:.20} is none of the model's {known}; correct it, or the model's labels")
     pixels = np.array([size[1], size[0]], np.float64)
     if form.kind is TruthKind.KEYPOINTS:
-        return _with_points(number, values, form.points, pixels)
+        points = form.points
+        each = next((count for count in (3, 2) if len(values) == BOX_VALUES + count * points), 0)
+        if not each:
+            raise ValueError(f"{len(values)} values after the class are no box and {points} points of 2 or 3 values")
+        found = values[BOX_VALUES:].reshape(points, each)
+        is_visible = found[:, 2:] > 0 if each == 3 else (found > 0).any(axis=1, keepdims=True)
+        places = np.concatenate((found[:, :2] * pixels, is_visible), axis=1)
+        return PlacedObject(number, _box(values[:BOX_VALUES], pixels), points=places)
     if len(values) == BOX_VALUES:
         return PlacedObject(number, _box(values, pixels))
     if len(values) < 6 or len(values) % 2:
@@ -67,16 +74,6 @@ def _placed(words: Sequence[str], form: TruthForm, size: tuple[int, int]) -> Pla
     corners = polygon if len(polygon) == CORNERS else None
     counts = fill_polygons([polygon], size) if form.kind is TruthKind.MASKS else None
     return PlacedObject(number, bounds(polygon), corners=corners, counts=counts)
-
-
-def _with_points(number: int, values: Array, points: int, pixels: Array) -> PlacedObject:
-    each = next((count for count in (3, 2) if len(values) == BOX_VALUES + count * points), 0)
-    if not each:
-        raise ValueError(f"{len(values)} values after the class are no box and {points} points of 2 or 3 values")
-    found = values[BOX_VALUES:].reshape(points, each)
-    is_visible = found[:, 2:] > 0 if each == 3 else (found > 0).any(axis=1, keepdims=True)
-    places = np.concatenate((found[:, :2] * pixels, is_visible), axis=1)
-    return PlacedObject(number, _box(values[:BOX_VALUES], pixels), points=places)
 
 
 def _box(values: Array, pixels: Array) -> Array:

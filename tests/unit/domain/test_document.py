@@ -190,19 +190,3 @@ def test_a_key_of_many_parts_would_take_the_parser_hours(part: str, form: str) -
 @pytest.mark.parametrize("text", [f"{dotted('a', 100)} = 1", "a = '" + "1, 2.5. " * 1000 + "'", "a" * 1_000_000 + "=1"])
 def test_what_is_no_such_key_is_read_at_once(text: str) -> None:
     assert doc(text).remaining()
-
-
-def test_a_key_may_have_its_former_name_with_a_warning() -> None:
-    table = doc("[scheduler]\nturn_s = 3\n").table("scheduler")
-    assert table is not None
-    table.rename("period_s", "tick_s")
-    with pytest.warns(FutureWarning, match=r"^f\.toml: \[scheduler\] turn_s is named tick_s now; rename it$"):
-        table.rename("turn_s", "tick_s")
-    assert table.integer("tick_s", low=0, high=9) == 3
-    table.finish()
-
-
-def test_a_key_has_one_of_its_names() -> None:
-    error = refusal("turn_s = 3\ntick_s = 2\n", lambda table: table.rename("turn_s", "tick_s"))
-    assert (error.key, error.line) == ("turn_s", 1)
-    assert error.problem == "is the former name of tick_s, which is set too; remove one of them"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.cli.import_options import KINDS as OFFERED
+from gateway.cli.models_parser import KINDS as OFFERED
 from gateway.domain.errors import ConfigurationError
 from gateway.importing.collect import read_documents
 from gateway.importing.settings import ImportSettings

@@ -13,8 +13,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.toml_text import toml_value
 from gateway.importing import release_writer
 from gateway.importing.imported import ImportedModel, ImportedVariant, check_name, fitting_labels
-from gateway.importing.manifest_text import manifest_text
-from gateway.importing.release_writer import check_names, settled, write_releases
+from gateway.importing.release_writer import check_names, manifest_text, settled, write_releases
 from gateway.store.library import scan
 from tests.simulators.import_sources import write_sums
 

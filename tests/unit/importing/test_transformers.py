@@ -20,8 +20,7 @@ from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
 from gateway.importing.hugging_face import read_hugging_face
 from gateway.importing.imported import ImportOutcome
-from gateway.importing.manifest_text import manifest_text
-from gateway.importing.release_writer import UNKNOWN, settled
+from gateway.importing.release_writer import UNKNOWN, manifest_text, settled
 from gateway.importing.source import Documents, SourceModel
 from gateway.tasks.interpreter import interpreter_of
 

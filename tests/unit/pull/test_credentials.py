@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.pull.access import check_url, is_loopback, origin, split_url
-from gateway.pull.challenge import Challenge, read_challenge
 from gateway.pull.credentials import PASSWORD, TOKEN, USER, PullLogin, read_keys, read_login, unsafe_mode
+from gateway.pull.registry import Challenge, read_challenge
 from gateway.pull.settings import PullSettings
 from gateway.pull.signature import S3Keys
 from gateway.transfer.source import FetchError

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype
-from gateway.workshop.observations import observed_scores
+from gateway.workshop.new_model import observed_scores
 
 PROBABILITIES = np.full((2, 3, 4), 0.25)
 LOGITS = PROBABILITIES * 12 - 4
