@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,15 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"holds no {PUBLIC_SUFFIX} file; edge-fleet keys new NAME makes a key", file=str(folder)
         )
-    return _show([(file, read_public(file)) for file in files], as_json=arguments.json)
+    keys = [(file, read_public(file)) for file in files]
+    if arguments.json:
+        print_json({"keys": [_json(file, public) for file, public in keys]})
+        return 0
+    rows = [
+        (public.name, public.key.scheme, public.uri or "file", public.key.keyid, str(file)) for file, public in keys
+    ]
+    print_table(("name", "scheme", "secret part", "id", "file"), rows)
+    return 0
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -59,17 +66,6 @@ def _typed() -> bool:
     import os
 
     return sys.stdin.isatty() and PASSPHRASE_VARIABLE not in os.environ
-
-
-def _show(keys: Sequence[tuple[Path, PublicKey]], *, as_json: bool) -> int:
-    if as_json:
-        print_json({"keys": [_json(file, public) for file, public in keys]})
-        return 0
-    rows = [
-        (public.name, public.key.scheme, public.uri or "file", public.key.keyid, str(file)) for file, public in keys
-    ]
-    print_table(("name", "scheme", "secret part", "id", "file"), rows)
-    return 0
 
 
 def _json(file: Path, public: PublicKey) -> dict[str, Any]:

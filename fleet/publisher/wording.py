@@ -97,7 +97,13 @@ def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:
 
 def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None, draft: Draft) -> Iterator[str]:
     old = cast("Targets", before.signed) if before else Targets()
-    yield from _delegation_changes(signed, old)
+    then = delegated_roles(old)
+    for name, role in delegated_roles(signed).items():
+        if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
+            was = f" (before: {identified(quorum(old, name))})" if name in then else ""
+            yield f"{name}, for {', '.join(role.paths or ())}: {identified(quorum(signed, name))}{was}"
+    for name in then.keys() - delegated_roles(signed).keys():
+        yield f"removes the role {name}"
     for path, target in signed.targets.items():
         if old.targets.get(path) != target and (withdrawal := read_withdrawal(target)):
             yield f"withdraws {path}: {_WITHDRAWALS[withdrawal]}"
@@ -123,16 +129,6 @@ def _is_below_floor(signed: Targets, path: str) -> bool:
     except Distrust:
         return True
     return False
-
-
-def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
-    then = delegated_roles(old)
-    for name, role in delegated_roles(signed).items():
-        if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
-            was = f" (before: {identified(quorum(old, name))})" if name in then else ""
-            yield f"{name}, for {', '.join(role.paths or ())}: {identified(quorum(signed, name))}{was}"
-    for name in then.keys() - delegated_roles(signed).keys():
-        yield f"removes the role {name}"
 
 
 def _target_lines(target: TargetFile, content: bytes | None, draft: Draft) -> Iterator[str]:

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from fleet.controller.access import Action
 from fleet.controller.api.conditions import STATE, check_state
-from fleet.controller.api.device_query import DeviceQuery
 from fleet.controller.api.document import BODY_SCHEMA
 from fleet.controller.api.fields import (
+    DeviceQuery,
     Id,
     Name,
     NameInPath,

@@ -86,20 +86,18 @@ class Intake:
                 self._counts["telemetry_overloaded"] += 1
                 problem = "telemetry of many devices, or of this one, is being stored; send it again later"
                 raise RequestError(Fault.OVERLOADED, problem)
-            found = self._read(device, body, encoding)
+            content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
+            self._check_rate(device, content.count(b"\n"))
+            row_bytes = self._database.settings.telemetry.row_limit_bytes
+            found = batches(content, IntakeLimits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
+            limit = self._database.settings.telemetry.batch_limit_rows
+            if sum(len(batch.rows) for batch in found) > limit:
+                raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
             counted = Counter[str]()
             with self._database.write() as connection:
                 said = self._stored(connection, device, found, tail.storing(connection, now), counted)
             self._counts.update(counted)  # only of what is on the disk
             return said
-
-    def _read(self, device: str, body: bytes, encoding: str) -> list[Batch]:
-        content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
-        self._check_rate(device, content.count(b"\n"))
-        row_bytes = self._database.settings.telemetry.row_limit_bytes
-        found = batches(content, IntakeLimits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
-        self._check(found)
-        return found
 
     def _check_rate(self, device: str, rows: int) -> None:
         """Raise RequestError OVERLOADED if the device sends rows too fast.
@@ -113,12 +111,6 @@ class Intake:
             problem = f"{device:.140} sends more than {self._settings.rows_per_s:g} rows a second; send the rest later"
             raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
 
-    def _check(self, found: Sequence[Batch]) -> None:
-        """Raise RequestError TOO_LARGE: the bound of one batch also holds for a whole request."""
-        limit = self._database.settings.telemetry.batch_limit_rows
-        if sum(len(batch.rows) for batch in found) > limit:
-            raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
-
     def _stored(
         self, connection: Connection, device: str, found: Sequence[Batch], now: datetime, counted: Counter[str]
     ) -> list[Acknowledgement]:
@@ -131,7 +123,15 @@ class Intake:
             said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
             if batch.stream == VITALS and answer.fresh:
-                self._identify(connection, device, batch.boot_epoch, answer.fresh[-1], now)
+                row = answer.fresh[-1]
+                known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
+                use, after = judge(known, batch.boot_epoch, hardware(row.document))
+                if after != known:
+                    devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)
+                if use is IdentityUse.MOVED:
+                    changed = {"hardware": after.hardware, "hardware_before": after.before}
+                    event = Event(device, f"{MOVED} {batch.boot_epoch}", row.at, MOVED, document=changed)
+                    events.record(connection, [event], now, self._database.settings)
             counted["telemetry_rows"] += answer.stored
             for reason, count in answer.left.items():
                 counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
@@ -139,17 +139,6 @@ class Intake:
         if state or updates:
             counted.update(self._apply(connection, device, state, updates, now))
         return said
-
-    def _identify(self, connection: Connection, device: str, boot: int, row: Row, now: datetime) -> None:
-        """Record the machine that reports. A copy of a device's storage reports under the same name."""
-        known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
-        use, after = judge(known, boot, hardware(row.document))
-        if after != known:
-            devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)
-        if use is IdentityUse.MOVED:
-            changed = {"hardware": after.hardware, "hardware_before": after.before}
-            event = Event(device, f"{MOVED} {boot}", row.at, MOVED, document=changed)
-            events.record(connection, [event], now, self._database.settings)
 
     def _apply(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime

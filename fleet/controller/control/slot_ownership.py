@@ -66,7 +66,19 @@ def carry_out(
     returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
     desired.lock(connection, [*(offer.device for offer in offers), *returns])
     for some in chunks(offers, settings.facts_limit_rows):
-        _offer(connection, known, some, now, settings)
+        rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
+        devices = [offer.device for offer in some]
+        present = desired.of_devices(connection, devices, slot)
+        remembered = desired.before(
+            connection, rollout, [one.device for one in present.values() if one.rollout == rollout]
+        )
+        new = (device for device in devices if device not in remembered)
+        desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
+        earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
+        wanted = (
+            Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in some
+        )
+        desired.put(connection, wanted, settings)
     return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
 
 
@@ -107,26 +119,6 @@ def _answered(known: RecordedRollout, made: Made, present: Desired | None, base:
         return 0
     mine = present is not None and (present.rollout, present.attempt) == (known.stored.id, report.attempt)
     return member.attempt if mine else None
-
-
-def _offer(
-    connection: Connection,
-    known: RecordedRollout,
-    offers: Sequence[Offer | Retry],
-    now: datetime,
-    settings: DatabaseSettings,
-) -> None:
-    rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
-    devices = [offer.device for offer in offers]
-    present = desired.of_devices(connection, devices, slot)
-    remembered = desired.before(connection, rollout, [one.device for one in present.values() if one.rollout == rollout])
-    new = (device for device in devices if device not in remembered)
-    desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
-    earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
-    wanted = (
-        Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in offers
-    )
-    desired.put(connection, wanted, settings)
 
 
 def _earlier(connection: Connection, known: RecordedRollout, devices: Sequence[str]) -> Counter[str]:
