@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,10 @@ def _passphrase(arguments: argparse.Namespace, name: str) -> str:
     """Return the passphrase. If it is typed, ask twice and compare."""
     ask = asker(arguments)
     passphrase = ask(f"new passphrase of {name}")
-    if arguments.passphrase_file or not _typed() or ask("the same again") == passphrase:
+    typed = not arguments.passphrase_file and sys.stdin.isatty() and PASSPHRASE_VARIABLE not in os.environ
+    if not typed or ask("the same again") == passphrase:
         return passphrase
     raise ConfigurationError("the two passphrases differ; nothing was made")
-
-
-def _typed() -> bool:
-    import os
-
-    return sys.stdin.isatty() and PASSPHRASE_VARIABLE not in os.environ
 
 
 def _json(file: Path, public: PublicKey) -> dict[str, Any]:

@@ -34,20 +34,6 @@ def specification(arguments: argparse.Namespace) -> Json:
     said["dynamic"] = False if arguments.static else None
     said["standing"] = True if arguments.standing else None
     document |= {name: value for name, value in said.items() if value is not None}
-    _sections(document, arguments)
-    target = document["target"]
-    named = target.get("path", "") if isinstance(target, dict) else target
-    owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
-    is_model = owner not in RESERVED_SLOTS
-    document.setdefault("slot", model if is_model else owner)
-    document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
-    document.setdefault("query", "all")
-    document.setdefault("waves", waves(WAVES))
-    return document
-
-
-def _sections(document: Json, arguments: argparse.Namespace) -> None:
-    """Apply options, which replace single values of a file's tables."""
     soak_s: float | None = arguments.canary_soak_s
     if soak_s is None and arguments.canary is not None:  # --soak holds for canaries, too
         soak_s = arguments.soak_s
@@ -64,6 +50,15 @@ def _sections(document: Json, arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"{name} must be a table", file=arguments.spec)
         if section or given:
             document[name] = {**section, **given}
+    target = document["target"]
+    named = target.get("path", "") if isinstance(target, dict) else target
+    owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
+    is_model = owner not in RESERVED_SLOTS
+    document.setdefault("slot", model if is_model else owner)
+    document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
+    document.setdefault("query", "all")
+    document.setdefault("waves", waves(WAVES))
+    return document
 
 
 def _from_file(file: Path) -> Json:

@@ -32,14 +32,6 @@ from gateway.domain.software_release import (
     wheel_parts,
 )
 
-
-def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:
-    """Return every file that a release names, each digest once."""
-    if isinstance(release, SettingsRelease):
-        return ()
-    return software_files(release) if isinstance(release, SoftwareRelease) else model_files(release)
-
-
 _TAGS = re.compile(r"-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl$")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_(\w+)")
 LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -95,6 +87,13 @@ def plan_software(
 def software_files(release: SoftwareRelease) -> tuple[Artifact, ...]:
     """Return every wheel of every variant, each digest once."""
     return tuple({wheel.sha256: wheel for variant in release.variants for wheel in variant.wheels}.values())
+
+
+def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:
+    """Return every file that a release names, each digest once."""
+    if isinstance(release, SettingsRelease):
+        return ()
+    return software_files(release) if isinstance(release, SoftwareRelease) else model_files(release)
 
 
 def software_line(release: SoftwareRelease) -> str:

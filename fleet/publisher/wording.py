@@ -113,11 +113,7 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
             yield from content
     for path in old.targets.keys() - signed.targets.keys():
         yield f"removes {path}"
-    yield from _barred_lines(signed, old)
-
-
-def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
-    """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
+    # A release can fall below a floor by any change of this document.
     for path in signed.targets:
         if is_release(path) and _is_below_floor(signed, path) and not _is_below_floor(old, path):
             yield f"BARS {path} by its floor: devices no longer install it; those that run it keep it"

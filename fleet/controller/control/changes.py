@@ -202,20 +202,15 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
     for span in spans:
         kind, subject = span.change.kind, span.change.subject
         if kind is ChangeKind.ROLLOUT_FACT:
-            yield from _facts(connection, span)
+            for fact in rollouts.facts_between(connection, subject, span.first, span.last):
+                about = ChangeKind.ROLLOUT_DEVICE_FACT if fact.device else ChangeKind.ROLLOUT_FACT
+                yield Change(span.fact(fact.sequence), about, fact.device, subject, fact)
         elif kind is ChangeKind.DEVICE_EVENT and (stored := happened.get(int(subject))):
             yield Change(span.position, kind, stored.event.device, stored.event.rollout, stored)
         elif alert := told.get(subject):
             yield Change(span.position, kind, alert.device, about=alert)
         else:
             yield Change(span.position, kind)
-
-
-def _facts(connection: Connection, span: _Span) -> Iterator[Change]:
-    rollout = span.change.subject
-    for fact in rollouts.facts_between(connection, rollout, span.first, span.last):
-        kind = ChangeKind.ROLLOUT_DEVICE_FACT if fact.device else ChangeKind.ROLLOUT_FACT
-        yield Change(span.fact(fact.sequence), kind, fact.device, rollout, fact)
 
 
 def _is_within(change: Change, tagged: Mapping[str, datetime], covered: Mapping[str, bool]) -> bool:

@@ -35,21 +35,17 @@ def open_device_ca(database: Database, folder: Path, settings: AuthoritySettings
         found = open_authority(folder, now, settings)
         mine = found.certificate_pem.decode()
         if known is None or known.certificate != mine:
-            _check_follows(known, found, folder)
+            if known and not found.trusts(known.certificate):
+                problem = f"is of another device CA ({name_of(mine)}) than the fleet's: {_described(known)}"
+                remedy = f"{COPY}, from where another replica runs; where this CA is to follow that one"
+                raise ConfigurationError(
+                    f"{problem}; {remedy}, see fleet/README.md", file=str(folder / CERTIFICATE_FILE)
+                )
             authority.put(connection, KnownAuthority(mine, now, by))
             if known:
                 details = {"before": name_of(known.certificate)}
                 audit.append(connection, Deed(by, "authority.follow", name_of(mine), details), now)
     return found
-
-
-def _check_follows(known: KnownAuthority | None, found: Authority, folder: Path) -> None:
-    """Raise ConfigurationError unless the CA found is the known one or still trusts the devices of that one."""
-    if known and not found.trusts(known.certificate):
-        mine = name_of(found.certificate_pem.decode())
-        problem = f"is of another device CA ({mine}) than the fleet's: {_described(known)}"
-        remedy = f"{COPY}, from where another replica runs; where this CA is to follow that one, see fleet/README.md"
-        raise ConfigurationError(f"{problem}; {remedy}", file=str(folder / CERTIFICATE_FILE))
 
 
 def _described(known: KnownAuthority) -> str:

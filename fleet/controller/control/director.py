@@ -122,14 +122,20 @@ class Director:
         if nonce or not self._stands(polled, self._publications.current(), now):
             with self._limit.entered(polled.device) as free:
                 if free:
-                    stored = self._signed(polled, now, nonce)
-                    return Answered(stored.digest, None if stored.digest == etag else stored.content)
+                    made = self._signed(polled, now, nonce)
+                    return Answered(made.digest, None if made.digest == etag else made.content)
             self._counts["signing_overloaded"] += 1
             if nonce or polled.expires is None or polled.expires <= now:
                 wait_s = self._settings.poll_s * (0.5 + _place(polled.device, str(now)))
                 problem = "too many assignments are being signed now; repeat the request later"
                 raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
-        return self._as_it_was(polled, etag)
+        if etag == polled.digest:
+            return Answered(etag, None)
+        with self._database.glance() as connection:
+            stored = assignments.current(connection, polled.device)
+        if stored is None:
+            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
+        return Answered(stored.digest, stored.content)
 
     def obstacle(self) -> str:
         """Return why this replica cannot sign assignments now, and what to do; "" if it can."""
@@ -151,15 +157,6 @@ class Director:
             return datetime.min.replace(tzinfo=polled.certificate_expires.tzinfo)
         life, spread = polled.expires - polled.issued, _place(polled.device, polled.digest)
         return polled.issued + life * self._settings.renew_share * (0.75 + 0.25 * spread)
-
-    def _as_it_was(self, polled: PollingDevice, etag: str) -> Answered:
-        if etag == polled.digest:
-            return Answered(etag, None)
-        with self._database.glance() as connection:
-            stored = assignments.current(connection, polled.device)
-        if stored is None:
-            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
-        return Answered(stored.digest, stored.content)
 
     # ---- signing -----------------------------------------------------------------------------------------------------
     def _signed(self, polled: PollingDevice, now: datetime, nonce: str) -> StoredAssignment:

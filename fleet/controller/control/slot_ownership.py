@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -155,14 +155,10 @@ def _return(
         desired.remove(connection, empty, slot)
     targets = {entry.target for entry in before.values() if entry.target}
     barred = {target for target in targets if usable(connection, target)}
-    desired.put(connection, _wanted(before, slot, barred, now), settings)
+    wanted = (
+        Desired(one.device, slot, one.target, one.digest, one.size_bytes, one.because, now, one.attempt)
+        for one in before.values()
+        if one.target and one.target not in barred
+    )
+    desired.put(connection, wanted, settings)
     return sum(entry.target in barred for entry in before.values())
-
-
-def _wanted(
-    before: Mapping[str, PreviousRelease], slot: str, barred: Iterable[str], now: datetime
-) -> Iterable[Desired]:
-    for entry in before.values():
-        if entry.target and entry.target not in barred:
-            said = (entry.target, entry.digest, entry.size_bytes, entry.because, now, entry.attempt)
-            yield Desired(entry.device, slot, *said)
