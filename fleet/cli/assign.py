@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, Targets
 
 from fleet.cli.common import now, own_signers, writing
@@ -34,7 +33,15 @@ def command(arguments: argparse.Namespace) -> int:
         made = (
             _renewed(work, arguments, standing) if arguments.renew else _assigned(work, arguments, published, standing)
         )
-        signers = _director(work, arguments, published)
+        if published.targets is None:
+            raise ConfigurationError("nothing is published here; edge-fleet publish comes first")
+        wanted = quorum(published.targets.signed, DIRECTOR)
+        signers = own_signers(work, arguments, {key.keyid for key in wanted.keys})
+        if len(signers) < wanted.threshold:
+            raise ConfigurationError(
+                f"{counted(wanted.threshold, 'key')} of the director must sign, and {len(signers)} are here; "
+                "name them with --key, or keep them in the folder keys"
+            )
         for device, metadata in made.items():
             for signer in signers:
                 add_signature(metadata, signer)
@@ -98,19 +105,6 @@ def _renewed(
     if not chosen:
         raise ConfigurationError(f"nothing is assigned to {arguments.device!r:.150} yet")
     return {device: renewed_assignment(metadata, now(), work.settings) for device, metadata in chosen.items()}
-
-
-def _director(work: Workspace, arguments: argparse.Namespace, published: Published) -> list[Signer]:
-    if published.targets is None:
-        raise ConfigurationError("nothing is published here; edge-fleet publish comes first")
-    wanted = quorum(published.targets.signed, DIRECTOR)
-    signers = own_signers(work, arguments, {key.keyid for key in wanted.keys})
-    if len(signers) < wanted.threshold:
-        raise ConfigurationError(
-            f"{counted(wanted.threshold, 'key')} of the director must sign, and {len(signers)} are here; "
-            "name them with --key, or keep them in the folder keys"
-        )
-    return signers
 
 
 def _say(made: Mapping[str, Metadata[Targets]], *, as_json: bool) -> None:

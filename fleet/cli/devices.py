@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from fleet.cli.devices_state import change_state, readmit
-from fleet.cli.devices_tag import tag
+from fleet.cli.devices_state import change_state, readmit, tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
@@ -61,7 +60,19 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(device)
         return 0
     print_facts(_facts(device))
-    _print_slots(device)
+    wanted = {one["slot"]: one for one in device["desired"]}
+    runs = {one["slot"]: one for one in device["running"]}
+    rows = [
+        (
+            slot,
+            short(wanted[slot]["target"]) if slot in wanted else "-",
+            *(short(runs.get(slot, {}).get(name, "")) or "-" for name in ("target", "state", "variant", "accelerator")),
+        )
+        for slot in sorted(wanted | runs)
+    ]
+    if rows:
+        print()
+        print_table(("slot", "is to run", "runs", "state", "variant", "accelerator"), rows)
     if arguments.inventory:
         print_json(device["inventory"])
     return 0
@@ -89,22 +100,6 @@ def _facts(device: Json) -> list[tuple[str, str]]:
         ("hardware", "; ".join(f"{fact} {', '.join(digests)}" for fact, digests in hardware.items()) or "-"),
         *([("used twice", _USED_TWICE.format(ago(device["used_twice"])))] if device.get("used_twice") else []),
     ]
-
-
-def _print_slots(device: Json) -> None:
-    wanted = {one["slot"]: one for one in device["desired"]}
-    runs = {one["slot"]: one for one in device["running"]}
-    rows = [
-        (
-            slot,
-            short(wanted[slot]["target"]) if slot in wanted else "-",
-            *(short(runs.get(slot, {}).get(name, "")) or "-" for name in ("target", "state", "variant", "accelerator")),
-        )
-        for slot in sorted(wanted | runs)
-    ]
-    if rows:
-        print()
-        print_table(("slot", "is to run", "runs", "state", "variant", "accelerator"), rows)
 
 
 def _label(arguments: argparse.Namespace) -> int:

@@ -23,7 +23,12 @@ def diagnose(arguments: argparse.Namespace) -> int:
     asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
     request = asked.ask("POST", path, body={"wanted": arguments.want} if arguments.want else {})
     if arguments.wait is None:
-        return _print_request(arguments, request)
+        if arguments.json:
+            print_json(request)
+            return 0
+        print(f"request {request['id']}: {request['device']} answers after its next poll; to see it:")
+        print(f"edge-fleet devices answers {request['device']} --request {request['id']}")
+        return 0
     if not arguments.json:
         print(f"{arguments.device} answers after its next poll …", file=sys.stderr)
     return _answer(arguments, _awaited(asked, f"{path}/{request['id']}", arguments.wait))
@@ -54,15 +59,6 @@ def _awaited(asked: Client, path: str, wait_s: float) -> Json:
             problem = f"no answer within {wait_s:g} s; it may still come until {local(found['expires'])}"
             raise UnreachableError(f"{problem}: edge-fleet devices answers {found['device']} --request {found['id']}")
         time.sleep(min(LOOK_S, left_s))
-
-
-def _print_request(arguments: argparse.Namespace, request: Json) -> int:
-    if arguments.json:
-        print_json(request)
-        return 0
-    print(f"request {request['id']}: {request['device']} answers after its next poll; to see it:")
-    print(f"edge-fleet devices answers {request['device']} --request {request['id']}")
-    return 0
 
 
 def _answer(arguments: argparse.Namespace, found: Json) -> int:

@@ -10,8 +10,7 @@ from pathlib import Path
 from fleet.cli.common import asker
 from fleet.cli.remote import client, listed, local
 from fleet.cli.sign import check_seen, sign_draft
-from fleet.client.client import Client, Json, path_of, record_of
-from fleet.client.settings import ClientSettings
+from fleet.client.client import Client, ClientSettings, Json, path_of, record_of
 from fleet.disk import read_bounded, write_durably
 from fleet.publisher.drafts import Draft, draft_bytes, draft_document, read_draft
 from fleet.publisher.impact import Impact

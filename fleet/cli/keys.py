@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,15 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"holds no {PUBLIC_SUFFIX} file; edge-fleet keys new NAME makes a key", file=str(folder)
         )
-    return _show([(file, read_public(file)) for file in files], as_json=arguments.json)
+    keys = [(file, read_public(file)) for file in files]
+    if arguments.json:
+        print_json({"keys": [_json(file, public) for file, public in keys]})
+        return 0
+    rows = [
+        (public.name, public.key.scheme, public.uri or "file", public.key.keyid, str(file)) for file, public in keys
+    ]
+    print_table(("name", "scheme", "secret part", "id", "file"), rows)
+    return 0
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -50,26 +58,10 @@ def _passphrase(arguments: argparse.Namespace, name: str) -> str:
     """Return the passphrase. If it is typed, ask twice and compare."""
     ask = asker(arguments)
     passphrase = ask(f"new passphrase of {name}")
-    if arguments.passphrase_file or not _typed() or ask("the same again") == passphrase:
+    typed = not arguments.passphrase_file and sys.stdin.isatty() and PASSPHRASE_VARIABLE not in os.environ
+    if not typed or ask("the same again") == passphrase:
         return passphrase
     raise ConfigurationError("the two passphrases differ; nothing was made")
-
-
-def _typed() -> bool:
-    import os
-
-    return sys.stdin.isatty() and PASSPHRASE_VARIABLE not in os.environ
-
-
-def _show(keys: Sequence[tuple[Path, PublicKey]], *, as_json: bool) -> int:
-    if as_json:
-        print_json({"keys": [_json(file, public) for file, public in keys]})
-        return 0
-    rows = [
-        (public.name, public.key.scheme, public.uri or "file", public.key.keyid, str(file)) for file, public in keys
-    ]
-    print_table(("name", "scheme", "secret part", "id", "file"), rows)
-    return 0
 
 
 def _json(file: Path, public: PublicKey) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from fleet.controller.config import load_config
 from fleet.controller.database import migrate, move
 from fleet.controller.database.engine import open_alone
 from fleet.controller.database.errors import AwayError
-from fleet.controller.database.move import Contents
 from fleet.controller.database.place import DatabaseLocation, read_place
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import counted, print_json, progress
@@ -24,11 +23,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Execute what the options say. Return the exit code."""
     if arguments.to:
         return _move(arguments)
-    return _undo(arguments) if arguments.undo_move else _upgrade(arguments)
-
-
-def _upgrade(arguments: argparse.Namespace) -> int:
-    """Migrate, or only check. Return 0; with --check 1 if the tables are older than this program's."""
+    if arguments.undo_move:
+        return _undo(arguments)
     with opened_database(arguments.dir, make=not arguments.check) as database:
         before, newest = migrate.known(database), migrate.newest()
         after = before if arguments.check else migrate.upgrade(database)
@@ -43,7 +39,14 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 def _move(arguments: argparse.Namespace) -> int:
     """Move the fleet. Return 0, or 1 if the audit log that was moved was changed before."""
-    old, new = _existing(arguments.dir), _target(arguments)
+    try:
+        place = read_place(arguments.to, Path(arguments.dir))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--to: {error.problem}") from None
+    if place.url.password:
+        problem = "--to: leave the password out, others see it in the list of processes; PGPASSWORD or ~/.pgpass has it"
+        raise ConfigurationError(problem)
+    old, new = _existing(arguments.dir), place
     settings = load_config(Path(arguments.dir)).database
     try:
         with (
@@ -55,10 +58,6 @@ def _move(arguments: argparse.Namespace) -> int:
             moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
     except AwayError as error:
         raise UnreachableError(str(error)) from None
-    return _say(arguments, old, new, moved)
-
-
-def _say(arguments: argparse.Namespace, old: DatabaseLocation, new: DatabaseLocation, moved: Contents) -> int:
     broken = isinstance(moved.log, Break)
     if arguments.json:
         said = {"from": str(old), "to": str(new), "url": new.setting, "rows": dict(moved.rows), "total": moved.total}
@@ -90,16 +89,4 @@ def _existing(folder: str) -> DatabaseLocation:
     place = place_of(folder)
     if place.file is not None and not place.file.exists():
         raise ConfigurationError("is not a database; does [database] url name another one?", file=str(place))
-    return place
-
-
-def _target(arguments: argparse.Namespace) -> DatabaseLocation:
-    """Raise ConfigurationError for a URL that cannot be used, or that shows a password to other users."""
-    try:
-        place = read_place(arguments.to, Path(arguments.dir))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--to: {error.problem}") from None
-    if place.url.password:
-        problem = "--to: leave the password out, others see it in the list of processes; PGPASSWORD or ~/.pgpass has it"
-        raise ConfigurationError(problem)
     return place

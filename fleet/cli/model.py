@@ -13,18 +13,15 @@ from fleet.cli.common import byte_progress, now, program_beside, run_check, save
 from fleet.publisher.releases import (
     MANIFEST,
     Model,
-    Planned,
     Terms,
     model_files,
     plan_release,
     read_model,
 )
 from fleet.publisher.settings import FleetSettings
-from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LEVELS
 from gateway.domain.selection import required_level
-from gateway.domain.signed_release import SignedRelease
 from gateway.terminal.tables import mark, print_json, print_table
 from gateway.trust.targets import Withdrawal
 
@@ -36,10 +33,6 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.action == "withdraw":
         how = Withdrawal.REMOVE if arguments.remove else Withdrawal.OFFER
         return withdraw(arguments, arguments.what, withdrawal=how)
-    return _add(arguments)
-
-
-def _add(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.what)
     if not arguments.owner:
         raise ConfigurationError("a release needs its owner; name it with --owner")
@@ -53,7 +46,15 @@ def _add(arguments: argparse.Namespace) -> int:
         check_levels(model, verdict)
         for line in untried(verdict):
             print(line, file=sys.stderr)
-        _stage(work, model, planned)
+        files = model_files(planned.release)
+        for file in files:
+            if file.size_bytes > work.settings.release_file_limit_bytes:
+                problem = f"is larger than release_file_limit_bytes, {work.settings.release_file_limit_bytes}"
+                raise ConfigurationError(problem, file=str(model.folder / file.path))
+        with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
+            for file in files:
+                work.stage_blob(model.folder / file.path, file, advance)
+        work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json)
 
 
@@ -100,15 +101,3 @@ def _refuse(verdict: dict[str, Any], *, as_json: bool) -> int:
     print_table(("model", "version", "variant", "passes", "why"), rows)
     print(f"edge-fleet: not added: {PROGRAM} models check has findings", file=sys.stderr)
     return 1
-
-
-def _stage(work: Workspace, model: Model, planned: Planned[SignedRelease]) -> None:
-    files = model_files(planned.release)
-    for file in files:
-        if file.size_bytes > work.settings.release_file_limit_bytes:
-            problem = f"is larger than release_file_limit_bytes, {work.settings.release_file_limit_bytes}"
-            raise ConfigurationError(problem, file=str(model.folder / file.path))
-    with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
-        for file in files:
-            work.stage_blob(model.folder / file.path, file, advance)
-    work.stage(planned.target, planned.content)

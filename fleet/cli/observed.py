@@ -36,12 +36,17 @@ def observe(folder: Path, config: FleetConfig) -> StartFacts:
     tables, newest = _database(folder)
     published = Workspace(folder, config.publisher).published()
     here = _keys_here(folder / "keys")
+    listen, s3 = config.listen, config.blobs.s3
+    url = config.publisher.url or listen.url or ("https://" if listen.tls else "http://")
     return StartFacts(
-        blobs=_blobs(config),
+        blobs=BlobUrls(url, (s3.public_endpoint or s3.endpoint) if s3.bucket else ""),
         clock=Clock(now(), clock_synchronised(), newest),
         tables=tables,
         certificates=tuple(_certificates(folder, config)),
-        keys=tuple(_role(name, wanted, here) for name, wanted in _online(published)),
+        keys=tuple(
+            HeldRoleKeys(name, wanted.threshold, len({key.keyid for key in wanted.keys} & here))
+            for name, wanted in _online(published)
+        ),
         unpublished="" if published.root and published.targets else NOTHING,
     )
 
@@ -60,12 +65,6 @@ def _database(folder: Path) -> tuple[Tables, datetime | None]:
                 return tables, latest(connection)
     except (ConfigurationError, UnreachableError) as error:
         return Tables("", newest, str(error)), None
-
-
-def _blobs(config: FleetConfig) -> BlobUrls:
-    listen, s3 = config.listen, config.blobs.s3
-    url = config.publisher.url or listen.url or ("https://" if listen.tls else "http://")
-    return BlobUrls(url, (s3.public_endpoint or s3.endpoint) if s3.bucket else "")
 
 
 def _certificates(folder: Path, config: FleetConfig) -> Iterator[Lifetime]:
@@ -99,7 +98,3 @@ def _online(published: Published) -> Iterator[tuple[str, Quorum]]:
         yield DIRECTOR, quorum(published.targets.signed, DIRECTOR)
     if published.root:
         yield from ((role, quorum(published.root.signed, role)) for role in ONLINE)
-
-
-def _role(name: str, wanted: Quorum, here: set[str]) -> HeldRoleKeys:
-    return HeldRoleKeys(name, wanted.threshold, len({key.keyid for key in wanted.keys} & here))

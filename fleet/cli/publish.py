@@ -12,10 +12,10 @@ from fleet.cli.common import byte_progress, is_remote, now, own_signers, writing
 from fleet.cli.drafts import publish_remote
 from fleet.controller.blobs.choice import open_blobs, upload
 from fleet.controller.config import load_config
-from fleet.publisher.drafts import Draft, merged
+from fleet.publisher.drafts import merged
 from fleet.publisher.impact import Impact, impacts
 from fleet.publisher.publish import Publication, is_published, online_roots, plan_publication
-from fleet.publisher.repository import BLOBS, Published
+from fleet.publisher.repository import BLOBS
 from fleet.publisher.roles import ONLINE
 from fleet.publisher.verify import expiries
 from fleet.publisher.workspace import Workspace
@@ -31,8 +31,19 @@ def command(arguments: argparse.Namespace) -> int:
     with writing(arguments) as work:
         published = work.published()
         drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}
-        _take_back(work, drafts, arguments.draft)
-        signers = own_signers(work, arguments, _online_keys(published, drafts))
+        for name in arguments.draft:
+            returned = work.read_draft(Path(name))
+            if returned.role not in drafts:
+                raise ConfigurationError(
+                    f"no draft of {returned.role} waits here; it was published or dropped", file=name
+                )
+            drafts[returned.role] = merged(drafts[returned.role], returned)
+            work.save([drafts[returned.role]])
+        signers = own_signers(
+            work,
+            arguments,
+            {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids},
+        )
         publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
         found = tuple(impacts(_running(arguments.dir), published, publication.state))
         for impact in found:
@@ -75,20 +86,6 @@ def _upload(work: Workspace, content: Iterable[str], *, whole: bool) -> int | No
             return upload(open_blobs(work.public / BLOBS, settings), {file.name: file for file in files}, advance)
         except RequestError as error:
             raise UnreachableError(f"nothing was published: {error.message}") from error
-
-
-def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> None:
-    """Merge the signatures of drafts that were signed elsewhere into those that wait here."""
-    for name in names:
-        returned = work.read_draft(Path(name))
-        if returned.role not in drafts:
-            raise ConfigurationError(f"no draft of {returned.role} waits here; it was published or dropped", file=name)
-        drafts[returned.role] = merged(drafts[returned.role], returned)
-        work.save([drafts[returned.role]])
-
-
-def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
-    return {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids}
 
 
 def _say(

@@ -24,11 +24,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(one: Json) -> tuple[str, ...]:
-    return *(one[name] for name in ("owner", "model", "version", "floor")), local(one["released"]), _state(one)
-
-
-def _state(one: Json) -> str:
-    return f"withdrawn {local(one['withdrawn'])}" if one["withdrawn"] else "published"
+    return (
+        *(one[name] for name in ("owner", "model", "version", "floor")),
+        local(one["released"]),
+        (f"withdrawn {local(one['withdrawn'])}" if one["withdrawn"] else "published"),
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -37,22 +37,20 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    print_facts(_facts(found))
+    release = found["release"]
+    variants = found["document"].get("variants", [])
+    print_facts(
+        [
+            ("release", short(release["target"])),
+            ("path", release["target"]),
+            ("digest", release["digest"]),
+            ("floor", release["floor"] or "-"),
+            ("released", local(release["released"])),
+            ("known here since", local(release["first_read"])),
+            ("variants", ", ".join(str(one.get("name", "?")) for one in variants if isinstance(one, dict)) or "-"),
+            ("may be rolled out", f"no: {found['refused']}" if found["refused"] else "yes"),
+        ]
+    )
     for line in str(found["document"].get("toml", "")).splitlines():
         print(f"  | {plain(line)}")
     return 0
-
-
-def _facts(found: Json) -> list[tuple[str, str]]:
-    release = found["release"]
-    variants = found["document"].get("variants", [])
-    return [
-        ("release", short(release["target"])),
-        ("path", release["target"]),
-        ("digest", release["digest"]),
-        ("floor", release["floor"] or "-"),
-        ("released", local(release["released"])),
-        ("known here since", local(release["first_read"])),
-        ("variants", ", ".join(str(one.get("name", "?")) for one in variants if isinstance(one, dict)) or "-"),
-        ("may be rolled out", f"no: {found['refused']}" if found["refused"] else "yes"),
-    ]

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from fleet.client.client import Access, Client, Json
-from fleet.client.settings import ClientSettings
+from fleet.client.client import Access, Client, ClientSettings, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_paths import ReleasePath, parse_path, parse_written
@@ -30,10 +29,6 @@ def client(arguments: argparse.Namespace, settings: ClientSettings | None = None
     url = arguments.url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise ConfigurationError(f"no controller is named; use --url https://HOST:PORT or {URL_VARIABLE}")
-    return Client(Access(url, _token(arguments), arguments.ca or os.environ.get(CA_VARIABLE, "")), settings)
-
-
-def _token(arguments: argparse.Namespace) -> str:
     if arguments.token_file:
         lines = read_bounded(Path(arguments.token_file), TOKEN_LIMIT_BYTES).decode(errors="replace").splitlines()
         text = lines[0].strip() if lines else ""
@@ -44,7 +39,7 @@ def _token(arguments: argparse.Namespace) -> str:
         raise ConfigurationError(f"{problem} {TOKEN_VARIABLE}; an admin creates one: edge-fleet tokens create")
     if not (text.isascii() and text.isprintable()):
         raise ConfigurationError("holds no token", file=arguments.token_file or TOKEN_VARIABLE)
-    return text
+    return Client(Access(url, text, arguments.ca or os.environ.get(CA_VARIABLE, "")), settings)
 
 
 def bounded(items: Iterable[Json], limit: int) -> list[Json]:

@@ -29,31 +29,16 @@ def specification(arguments: argparse.Namespace) -> Json:
         document["target"] = target_of(arguments.target)
     if "target" not in document:
         raise ConfigurationError("no release is named; use --target OWNER/MODEL/VERSION, or a file with --spec")
-    document |= _plain(arguments)
-    _sections(document, arguments)
-    target = document["target"]
-    named = target.get("path", "") if isinstance(target, dict) else target
-    owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
-    is_model = owner not in RESERVED_SLOTS
-    document.setdefault("slot", model if is_model else owner)
-    document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
-    document.setdefault("query", "all")
-    document.setdefault("waves", waves(WAVES))
-    return document
-
-
-def _plain(arguments: argparse.Namespace) -> Json:
     names = ("name", "slot", "query", "waves", "soak_s", "silence_s", "deadline_s", "rollback")
     said = {name: getattr(arguments, name) for name in names}
     said["dynamic"] = False if arguments.static else None
     said["standing"] = True if arguments.standing else None
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _sections(document: Json, arguments: argparse.Namespace) -> None:
-    """Apply options, which replace single values of a file's tables."""
+    document |= {name: value for name, value in said.items() if value is not None}
+    soak_s: float | None = arguments.canary_soak_s
+    if soak_s is None and arguments.canary is not None:  # --soak holds for canaries, too
+        soak_s = arguments.soak_s
     sections: tuple[tuple[str, Json, Json], ...] = (
-        ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": _canary_soak_s(arguments)}),
+        ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": soak_s}),
         ("success", SUCCESS, {"min_percent": arguments.success_percent, "min_sample": arguments.success_sample}),
         ("abort", ABORT, {"max_failed_percent": arguments.failed_percent, "min_sample": arguments.failed_sample}),
         ("retries", {}, {"limit": arguments.retries, "backoff_s": arguments.backoff_s}),
@@ -65,12 +50,15 @@ def _sections(document: Json, arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"{name} must be a table", file=arguments.spec)
         if section or given:
             document[name] = {**section, **given}
-
-
-def _canary_soak_s(arguments: argparse.Namespace) -> float | None:
-    """Return the soak time of canaries: --soak holds for them, too, if --canary is given."""
-    chosen: float | None = arguments.canary_soak_s
-    return arguments.soak_s if chosen is None and arguments.canary is not None else chosen
+    target = document["target"]
+    named = target.get("path", "") if isinstance(target, dict) else target
+    owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
+    is_model = owner not in RESERVED_SLOTS
+    document.setdefault("slot", model if is_model else owner)
+    document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
+    document.setdefault("query", "all")
+    document.setdefault("waves", waves(WAVES))
+    return document
 
 
 def _from_file(file: Path) -> Json:

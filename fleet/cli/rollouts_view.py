@@ -51,23 +51,21 @@ def wave_rows(view: Json) -> list[WaveRow]:
     rows: list[WaveRow] = []
     for one in view["waves"]:
         expected = _expected(view["spec"], one, devices, sum(row.expected for row in rows))
-        rows.append(_row(view, one, expected))
+        states: Mapping[str, int] = one["states"]
+        committed = states.get("committed", 0)
+        under_way, failed = (sum(states.get(state, 0) for state in kinds) for kinds in (UNDER_WAY, GAVE_UP))
+        rows.append(
+            WaveRow(
+                label_of(view["spec"], one["wave"]),
+                one["opened"],
+                max(expected, one["devices"]),
+                committed,
+                under_way,
+                failed,
+                _wave_words(view, one),
+            )
+        )
     return rows
-
-
-def _row(view: Json, one: Json, expected: int) -> WaveRow:
-    states: Mapping[str, int] = one["states"]
-    committed = states.get("committed", 0)
-    under_way, failed = (sum(states.get(state, 0) for state in kinds) for kinds in (UNDER_WAY, GAVE_UP))
-    return WaveRow(
-        label_of(view["spec"], one["wave"]),
-        one["opened"],
-        max(expected, one["devices"]),
-        committed,
-        under_way,
-        failed,
-        _wave_words(view, one),
-    )
 
 
 def _expected(spec: Json, one: Json, devices: int, taken: int) -> int:

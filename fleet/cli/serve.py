@@ -16,7 +16,7 @@ from securesystemslib.signer import Signer
 
 from fleet import events
 from fleet.cli.common import asker
-from fleet.controller.config import FleetConfig, load_config
+from fleet.controller.config import load_config
 from fleet.controller.serving.settings import ServingSettings
 from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, load_signer
 from gateway import __version__
@@ -49,7 +49,15 @@ def command(arguments: argparse.Namespace) -> int:
     _allow_files(config.serve)
     try:
         controller = Controller(Origin(folder, config, signers, ask=ask))
-        _warn(folder, config)
+        from fleet.cli.observed import observe
+        from fleet.controller.control.checks import findings
+
+        # No finding keeps this replica from what it can do.
+        try:
+            for finding in findings(observe(folder, config)):
+                _log.warning(events.PROBLEM_FOUND, finding.where, finding.problem, finding.remedy)
+        except (ConfigurationError, OSError) as error:
+            _log.warning(events.CHECKS_NOT_COMPLETED, error)
         asyncio.run(_serve(controller, as_json=arguments.json))
     except RequestError as error:
         if error.fault is not Fault.UNAVAILABLE:
@@ -68,18 +76,6 @@ async def _serve(controller: Controller, *, as_json: bool) -> None:
     print(json.dumps({"url": url, "addresses": listening}) if as_json else words, flush=True)
     await stop.wait()
     await controller.stop()
-
-
-def _warn(folder: Path, config: FleetConfig) -> None:
-    """Log the findings of `edge-fleet doctor`. None of them keeps this replica from what it can do."""
-    from fleet.cli.observed import observe
-    from fleet.controller.control.checks import findings
-
-    try:
-        for finding in findings(observe(folder, config)):
-            _log.warning(events.PROBLEM_FOUND, finding.where, finding.problem, finding.remedy)
-    except (ConfigurationError, OSError) as error:
-        _log.warning(events.CHECKS_NOT_COMPLETED, error)
 
 
 def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:

@@ -26,13 +26,19 @@ PROGRAM = "edge-gateway"
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft the release, or its withdrawal. Return 1 if the check of the file has a finding."""
-    return withdraw(arguments, arguments.what, SETTINGS_SLOT) if arguments.action == "withdraw" else _add(arguments)
-
-
-def _add(arguments: argparse.Namespace) -> int:
+    if arguments.action == "withdraw":
+        return withdraw(arguments, arguments.what, SETTINGS_SLOT)
     file = Path(arguments.what)
-    _check_names(arguments.name, arguments.version)
-    text = _read(file)
+    if arguments.name is None:
+        raise ConfigurationError("settings need a name, such as that of a site or of a class of devices: --name NAME")
+    for option, value in (("--name", arguments.name), ("--version", arguments.version)):
+        if value is not None and not NAME_PATTERN.fullmatch(value):
+            raise ConfigurationError(f"{option} {value!r:.150}: letters, digits, '.', '_' and '-' make one")
+    try:
+        text = read_bounded(file, SETTINGS_LIMIT_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
+    check_tables(text, str(file))
     with writing(arguments) as work:
         drafting = work.drafting(now())
         path = settings_path(drafting, arguments.name, arguments.version)
@@ -43,23 +49,6 @@ def _add(arguments: argparse.Namespace) -> int:
             return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings", as_json=arguments.json)
         work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=verdict.get("remarks", []))
-
-
-def _check_names(name: str | None, version: str | None) -> None:
-    if name is None:
-        raise ConfigurationError("settings need a name, such as that of a site or of a class of devices: --name NAME")
-    for option, value in (("--name", name), ("--version", version)):
-        if value is not None and not NAME_PATTERN.fullmatch(value):
-            raise ConfigurationError(f"{option} {value!r:.150}: letters, digits, '.', '_' and '-' make one")
-
-
-def _read(file: Path) -> str:
-    try:
-        text = read_bounded(file, SETTINGS_LIMIT_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
-    check_tables(text, str(file))
-    return text
 
 
 def _published_before(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:

@@ -20,27 +20,20 @@ from fleet.cli.common import (
 )
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.software import plan_software, read_variant, software_files
-from fleet.publisher.workspace import Workspace
 from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
-from gateway.domain.software_release import Machine, SoftwareRelease, SoftwareVariant, obstacle
+from gateway.domain.software_release import Machine, SoftwareVariant, obstacle
 
 PROGRAM = "edge-software"
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft the release, or its withdrawal. Return 1 if the check of a folder has a finding."""
-    return _withdraw(arguments) if arguments.action == "withdraw" else _add(arguments)
-
-
-def _withdraw(arguments: argparse.Namespace) -> int:
-    if len(arguments.wheels) > 1:
-        raise ConfigurationError("name one release to withdraw")
-    return withdraw(arguments, arguments.wheels[0], SOFTWARE_SLOT)
-
-
-def _add(arguments: argparse.Namespace) -> int:
+    if arguments.action == "withdraw":
+        if len(arguments.wheels) > 1:
+            raise ConfigurationError("name one release to withdraw")
+        return withdraw(arguments, arguments.wheels[0], SOFTWARE_SLOT)
     folders = [Path(folder) for folder in arguments.wheels]
     with writing(arguments) as work:
         variants = [read_variant(folder, arguments.python, arguments.machine) for folder in folders]
@@ -49,7 +42,10 @@ def _add(arguments: argparse.Namespace) -> int:
             verdict = _verdict(arguments.edge_software, folder, variant, work.settings)
             if not verdict["ok"]:
                 return print_findings(folder, verdict, f"{PROGRAM} check", as_json=arguments.json)
-        _stage(work, folders, planned.release)
+        files = software_files(planned.release)
+        with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
+            for file in files:
+                work.stage_blob(_found(folders, file), file, advance)
         work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json)
 
@@ -63,13 +59,6 @@ def _verdict(named: str | None, folder: Path, variant: SoftwareVariant, settings
         return {"ok": True}
     command = [program_beside(PROGRAM, named), "check", str(folder), "--json"]
     return run_check(PROGRAM, command, settings)
-
-
-def _stage(work: Workspace, folders: list[Path], release: SoftwareRelease) -> None:
-    files = software_files(release)
-    with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
-        for file in files:
-            work.stage_blob(_found(folders, file), file, advance)
 
 
 def _found(folders: list[Path], file: Artifact) -> Path:

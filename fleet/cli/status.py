@@ -53,7 +53,24 @@ def command(arguments: argparse.Namespace) -> int:
         documents = [draft_json(work, draft) for draft in drafts]
         print_json({**_json(standing), "drafts": documents})
     else:
-        _print(standing, work.settings)
+        times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
+        rows = [
+            (role, names(wanted), *_time(times.get(role), work.settings)) for role, wanted in roles(standing.published)
+        ]
+        if rows:
+            print_table(("role", "keys", "version", "until (UTC)", "left"), rows)
+        for draft in standing.drafts:
+            missing = (
+                f"{counted(draft.missing, 'signature')} missing" if draft.missing else "complete: edge-fleet publish"
+            )
+            print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
+        if found := releases(standing.published):
+            print()
+            lines = [(*short(path).split("/")[:3], floor, why) for path, floor, why in found]
+            print_table(("owner", "model", "version", "floor", "not installed, because"), lines)
+        if standing.assignments:
+            print()
+            print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, work.settings)))
     return 0
 
 
@@ -92,23 +109,6 @@ def _json(standing: RepositoryStatus) -> dict[str, Any]:
             for device, metadata in standing.assignments.items()
         ],
     }
-
-
-def _print(standing: RepositoryStatus, settings: FleetSettings) -> None:
-    times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
-    rows = [(role, names(wanted), *_time(times.get(role), settings)) for role, wanted in roles(standing.published)]
-    if rows:
-        print_table(("role", "keys", "version", "until (UTC)", "left"), rows)
-    for draft in standing.drafts:
-        missing = f"{counted(draft.missing, 'signature')} missing" if draft.missing else "complete: edge-fleet publish"
-        print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
-    if found := releases(standing.published):
-        print()
-        lines = [(*short(path).split("/")[:3], floor, why) for path, floor, why in found]
-        print_table(("owner", "model", "version", "floor", "not installed, because"), lines)
-    if standing.assignments:
-        print()
-        print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, settings)))
 
 
 def _devices(standing: RepositoryStatus, settings: FleetSettings) -> Iterator[tuple[str, ...]]:

@@ -51,7 +51,14 @@ def _stream_row(one: Json) -> tuple[str, ...]:
 def _rows(arguments: argparse.Namespace) -> int:
     asked, path = client(arguments), path_of("devices", arguments.device, "telemetry", arguments.stream)
     if arguments.follow:
-        return _follow(arguments, asked, path)
+        after = arguments.after
+        if not after:
+            last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, LAST)}))
+            _print_lines(arguments, reversed(last), _row)
+            after = _place(last[0]) if last else ""
+        for row in _coming(asked, path, after):
+            _print_lines(arguments, [row], _row)
+        return 0
     found = bounded(asked.pages(path, {"after": arguments.after or ""}), arguments.limit)
     return _show(arguments, found)
 
@@ -80,18 +87,6 @@ def _show(arguments: argparse.Namespace, found: list[Json]) -> int:
 
 def _row(one: Json) -> tuple[str, str, str, str]:
     return _place(one), local(one["at"]), one["kind"], one_line(one["document"])
-
-
-def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
-    """Print the last rows, then new ones, until Ctrl-C; with --json one JSON document per line."""
-    after = arguments.after
-    if not after:
-        last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, LAST)}))
-        _print_lines(arguments, reversed(last), _row)
-        after = _place(last[0]) if last else ""
-    for row in _coming(asked, path, after):
-        _print_lines(arguments, [row], _row)
-    return 0
 
 
 def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
@@ -160,19 +155,12 @@ def _followed(
 
 
 def _event_row(one: Json) -> tuple[str, ...]:
-    return local(one["at"]), one["device"], one["kind"], _happened(one)
-
-
-def _happened(one: Json) -> str:
-    """Return what happened, such as "acme/meter-reader/2: 3 of 40 runs failed".
-
-    Values that the event shows elsewhere are left out.
-    """
+    # Values that the event shows elsewhere are left out.
     document = {name: value for name, value in one["document"].items() if name not in ELSEWHERE}
     reason = document.pop("reason", "")
     words = f"{reason}; {one_line(document)}".strip("; ") if isinstance(reason, str) else one_line(one["document"])
     about = short(one["target"]) or one["slot"]
-    return ": ".join(part for part in (about, words) if part)
+    return local(one["at"]), one["device"], one["kind"], ": ".join(part for part in (about, words) if part)
 
 
 def _alerts(arguments: argparse.Namespace) -> int:

@@ -64,7 +64,15 @@ def _list(arguments: argparse.Namespace) -> int:
     columns = ("id", "name", "role", "for", "begins", "state")
     code = listed(arguments, "tokens", found, columns, lambda one: _row(one, now), none="no tokens")
     if not arguments.json:
-        _notice(found, now)
+        # Admins are warned before they are locked out.
+        ends = [
+            datetime.fromisoformat(one["expires"])
+            for one in found
+            if one["role"] == Role.ADMIN and not one["tags"] and _holds(one, now)
+        ]
+        if ends and max(ends) < now + timedelta(days=NOTICE_D):
+            when = max(ends).astimezone().strftime("%Y-%m-%d %H:%M")
+            print(f"the last admin token for all devices ends {when}: create another before: edge-fleet tokens create")
     return code
 
 
@@ -81,18 +89,6 @@ def _standing(one: Json, now: datetime) -> str:
 
 def _holds(one: Json, now: datetime) -> bool:
     return not one["revoked"] and datetime.fromisoformat(one["expires"]) > now
-
-
-def _notice(found: list[Json], now: datetime) -> None:
-    """Print a notice if the last admin token for all devices ends soon, so that admins are not locked out."""
-    ends = [
-        datetime.fromisoformat(one["expires"])
-        for one in found
-        if one["role"] == Role.ADMIN and not one["tags"] and _holds(one, now)
-    ]
-    if ends and max(ends) < now + timedelta(days=NOTICE_D):
-        when = max(ends).astimezone().strftime("%Y-%m-%d %H:%M")
-        print(f"the last admin token for all devices ends {when}: create another before: edge-fleet tokens create")
 
 
 def _revoke(arguments: argparse.Namespace) -> int:

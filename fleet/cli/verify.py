@@ -23,7 +23,21 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report_json(report))
     else:
-        _print(report)
+        rows = [
+            (e.what, str(e.version), mark(e.days > 0), f"{e.expires:%Y-%m-%d %H:%M}", f"{e.days:.1f}")
+            for e in report.expiries
+        ]
+        if rows:
+            print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
+            print()
+        print(f"{counted(report.files, 'file')} hashed, {counted(report.size_bytes, 'byte')}")
+        if report.findings:
+            print()
+            print_table(
+                ("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings]
+            )
+        else:
+            print("every signature, threshold, version, digest and expiry is correct")
     return 1 if report.findings else 0
 
 
@@ -42,19 +56,3 @@ def expiry_json(expiry: Expiry) -> dict[str, object]:
     """Return the expiry of one document as a JSON object."""
     expires = expiry.expires.strftime(TIME_FORMAT)
     return {"what": expiry.what, "version": expiry.version, "expires": expires, "days_left": round(expiry.days, 2)}
-
-
-def _print(report: Report) -> None:
-    rows = [
-        (e.what, str(e.version), mark(e.days > 0), f"{e.expires:%Y-%m-%d %H:%M}", f"{e.days:.1f}")
-        for e in report.expiries
-    ]
-    if rows:
-        print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
-        print()
-    print(f"{counted(report.files, 'file')} hashed, {counted(report.size_bytes, 'byte')}")
-    if report.findings:
-        print()
-        print_table(("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings])
-    else:
-        print("every signature, threshold, version, digest and expiry is correct")

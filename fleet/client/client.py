@@ -17,11 +17,25 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from fleet.client.messages import Messages, ServerSentMessage
-from fleet.client.settings import ClientSettings
 from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.retry import longest_pause_s, retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Timeouts, retries and sizes."""
+
+    connect_timeout_s: float = 10.0  # for establishing a connection
+    read_timeout_s: float = 60.0  # between two parts of an answer
+    answer_limit_bytes: int = 33_554_432  # 32 MiB: largest answer that is read
+    attempts: int = 5  # of a request that is answered "later", or of a POST whose connection broke
+    backoff_s: float = 1.0  # pause after the first connection that broke; each next one is twice as long
+    wait_limit_s: float = 30.0  # longest pause between two of them, whatever the controller says
+    piece_bytes: int = 8_388_608  # 8 MiB of a file in one request; at most [drafts] request_limit_bytes there
+    page_rows: int = 500  # rows of a list that one request returns
+
 
 LATER = frozenset({429, 503})
 """Statuses after which nothing of the request was done; it is sent again after a pause."""
@@ -77,7 +91,12 @@ class Client:
     ) -> None:
         """Create a client. Raise ConfigurationError for an address or a file that cannot be used."""
         self.settings, self._sleep = settings or ClientSettings(), sleep
-        self.url, self.reconnect_s = _checked(access), self.settings.backoff_s
+        parts = urlsplit(access.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigurationError(f"{access.url!r:.200} is not a controller's address; write https://HOST[:PORT]")
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            raise ConfigurationError(f"{access.url!r:.200} would send the token in the clear; use https://")
+        self.url, self.reconnect_s = access.url.rstrip("/"), self.settings.backoff_s
         self._pool = urllib3.PoolManager(
             ssl_context=_context(access.ca_file) if self.url.startswith("https:") else None,
             retries=False,
@@ -134,7 +153,8 @@ class Client:
         It ends when the controller ends it or at the monotonic time `until_s`. Raise UnreachableError if the connection
         fails or breaks.
         """
-        target, read_s = f"/v1/changes{_query({**query, 'after': after})}", self._patience_s(until_s)
+        left_s = float("inf") if until_s is None else max(until_s - time.monotonic(), SHORTEST_S)
+        target, read_s = f"/v1/changes{_query({**query, 'after': after})}", min(self.settings.read_timeout_s, left_s)
         messages = Messages(self.settings.answer_limit_bytes, self.reconnect_s)
         try:
             with (
@@ -154,11 +174,6 @@ class Client:
     def _reconnect_in(self, pause_s: float) -> None:
         self.reconnect_s = min(pause_s, self.settings.wait_limit_s)
 
-    def _patience_s(self, until_s: float | None) -> float:
-        """Return how long to wait for a message: until `until_s` at most."""
-        left_s = float("inf") if until_s is None else max(until_s - time.monotonic(), SHORTEST_S)
-        return min(self.settings.read_timeout_s, left_s)
-
     def _answered(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> _Answered:
         """Send a request until there is an answer other than "later". Raise what the answer refuses.
 
@@ -175,7 +190,10 @@ class Client:
                     raise UnreachableError(str(error)) from None
                 wait_s = longest_pause_s(attempt, self.settings.backoff_s, self.settings.wait_limit_s)
             else:
-                if is_last or not _is_later(response, content):
+                if is_last or not (
+                    response.status in LATER
+                    or (response.status == IN_PROGRESS.status and IN_PROGRESS.uri.encode() in content)
+                ):
                     break
                 wait_s = _pause_s(response)
             self._sleep(min(wait_s, self.settings.wait_limit_s))
@@ -255,15 +273,6 @@ def path_of(*parts: object) -> str:
     return "/" + "/".join(quote(str(part), safe="") for part in ("v1", *parts))
 
 
-def _checked(access: Access) -> str:
-    parts = urlsplit(access.url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(f"{access.url!r:.200} is not a controller's address; write https://HOST[:PORT]")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise ConfigurationError(f"{access.url!r:.200} would send the token in the clear; use https://")
-    return access.url.rstrip("/")
-
-
 def _context(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
@@ -281,11 +290,6 @@ def _query(query: Query) -> str:
 
 def _pause_s(response: urllib3.BaseHTTPResponse) -> float:
     return retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
-
-
-def _is_later(response: urllib3.BaseHTTPResponse, content: bytes) -> bool:
-    """Return whether the same request may be answered otherwise after a pause."""
-    return response.status in LATER or (response.status == IN_PROGRESS.status and IN_PROGRESS.uri.encode() in content)
 
 
 def _refusal(status: int, content: bytes, url: str) -> Exception:

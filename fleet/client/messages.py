@@ -36,7 +36,10 @@ class Messages:
     def _line(self, line: str) -> Iterator[ServerSentMessage]:
         name, _, value = line.partition(":")
         if not line and "data" in self._fields:
-            yield self._message()
+            data = json.loads(self._fields["data"])
+            if not isinstance(data, dict):
+                raise ValueError("a message holds no JSON object")
+            yield ServerSentMessage(self._fields.get("event", ""), self._fields.get("id", ""), data)
         elif line and not name:
             yield ServerSentMessage()
         elif name == "retry" and value.strip().isdecimal():
@@ -45,9 +48,3 @@ class Messages:
             self._fields = {}
         elif name in {"event", "id", "data"}:
             self._fields[name] = value.removeprefix(" ")
-
-    def _message(self) -> ServerSentMessage:
-        data = json.loads(self._fields["data"])
-        if not isinstance(data, dict):
-            raise ValueError("a message holds no JSON object")  # noqa: TRY004  as json says it
-        return ServerSentMessage(self._fields.get("event", ""), self._fields.get("id", ""), data)

@@ -64,27 +64,21 @@ class RemoteWorkspace(Workspace):
 def remote_workspace(client: Client) -> Iterator[RemoteWorkspace]:
     """Copy what a controller has published and what waits there. Raise UnreachableError, RequestError."""
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as folder:
-        work = _copied(client, Path(folder))
+        copied = None
+        for _ in range(client.settings.attempts):
+            state = client.ask("GET", path_of("publication"))
+            work = Workspace(Path(folder), record_of(FleetSettings, state["settings"]))
+            if state["published"] == copied:
+                break
+            copied = state["published"]
+            for name in map(_metadata_file, copied):
+                write_durably(work.public / name, client.fetch(f"{REPOSITORY}{name}")[0])
         states = {}
         for entry in client.pages(path_of("drafts")):
             path = path_of("drafts", entry["role"], "file")
             document, states[entry["role"]] = client.fetch(path)
             write_durably(work.draft_file(entry["role"]), document)
         yield RemoteWorkspace(work.folder, work.settings, client=client, states=states)
-
-
-def _copied(client: Client, folder: Path) -> Workspace:
-    """Copy what is published; copy it again if another publication appeared meanwhile."""
-    copied = None
-    for _ in range(client.settings.attempts):
-        state = client.ask("GET", path_of("publication"))
-        work = Workspace(folder, record_of(FleetSettings, state["settings"]))
-        if state["published"] == copied:
-            break
-        copied = state["published"]
-        for name in map(_metadata_file, copied):
-            write_durably(work.public / name, client.fetch(f"{REPOSITORY}{name}")[0])
-    return work
 
 
 def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advance) -> None:

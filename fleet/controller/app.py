@@ -124,16 +124,13 @@ class Controller:
         asyncio.get_running_loop().set_default_executor(threads)
         with ExitStack() as undone:
             undone.callback(self.control.database.close)
-            addresses = await self._open()
+            await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
+            addresses = await self._server.start(addresses_of(self._origin.config))
             undone.pop_all()
         for worker in self._workers:
             worker.start()
         self._renewing = asyncio.create_task(self._renew())
         return addresses
-
-    async def _open(self) -> tuple[Address, ...]:
-        await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
-        return await self._server.start(addresses_of(self._origin.config))
 
     async def stop(self) -> None:
         """Let requests in progress finish within the grace time, then end the workers and close the database."""
@@ -217,7 +214,9 @@ def _control(origin: Origin, authority: Authority, database: Database, clock: Mo
         settings=config.control,
         seen=seen,
         revocations=Revocations(database),
-        rollouts=Rollouts(database, workspace, config.scheduler, states, hints=_hints(config)),
+        rollouts=Rollouts(
+            database, workspace, config.scheduler, states, hints=Hints() if config.wake.url else Hints(0)
+        ),
         publications=publications,
         director=Director(database, publications, keys, settings, seen=seen, counts=counts),
         enrolling=Enrolling(database, authority, config.director, counts, clock.believed),
@@ -278,11 +277,6 @@ def _workers(control: Control, scheduler: Scheduler, maintenance: Maintenance) -
             "maintenance", control.settings.maintenance.tick_s, maintenance.tick, control.clock, end=maintenance.end
         ),
     )
-
-
-def _hints(config: FleetConfig) -> Hints:
-    """Return the queue of wake hints; it keeps none if there is no broker."""
-    return Hints() if config.wake.url else Hints(0)
 
 
 def _wakers(origin: Origin, control: Control) -> tuple[WakePublisher, ...]:

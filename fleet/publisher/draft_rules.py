@@ -76,7 +76,10 @@ def accepted_draft(drafting: Drafting, uploaded: Draft) -> Draft:
     if previous is None and role == ROOT:
         raise ConfigurationError("the first root is drafted in the publisher's folder: edge-fleet repo init")
     quorums = drafting.quorums(role, signed)
-    _check_version(signed.version, previous.signed.version + 1 if previous else 1, role)
+    expected = previous.signed.version + 1 if previous else 1
+    if type(signed.version) is not int or signed.version != expected:
+        problem = f"is version {signed.version!r:.40} of {role}, {expected} comes next"
+        raise OutdatedError(f"{problem}; make the change again from what is published now")
     _check_form(drafting, role, uploaded.metadata)
     documents: Mapping[str, bytes] = {}
     if isinstance(signed, Root):
@@ -107,12 +110,6 @@ def new_targets(draft: Draft) -> Iterator[TargetFile]:
     if isinstance(signed, Targets):
         before = previous.signed.targets if previous and isinstance(previous.signed, Targets) else {}
         yield from (target for path, target in signed.targets.items() if before.get(path) != target)
-
-
-def _check_version(version: object, expected: int, role: str) -> None:
-    if type(version) is not int or version != expected:
-        problem = f"is version {version!r:.40} of {role}, {expected} comes next"
-        raise OutdatedError(f"{problem}; make the change again from what is published now")
 
 
 def _check_form(drafting: Drafting, role: str, metadata: Metadata[Any]) -> None:
@@ -160,17 +157,13 @@ def _check_keys(name: str, role: Role, known: Mapping[str, Key]) -> None:
         raise ConfigurationError(f"the role {name!r:.140} names a key that is not listed")
     check_threshold(name, keys, role.threshold)
     for key in keys:
-        _check_key(key)
+        if "private" in key.keyval:
+            raise PrivateKeyError("contains a private key, which this controller never takes; nothing was kept")
+        written = key.keyval.keys() == {"public"} and isinstance(key.keyval["public"], str) and key.scheme in SCHEMES
+        if not (written and DIGEST_PATTERN.fullmatch(key.keyid) and key.unrecognized_fields.keys() <= {NAME_FIELD}):
+            raise ConfigurationError(f"the key {key.keyid!r:.80} is not written as edge-fleet writes keys")
     if len({str(key.keyval["public"]) for key in keys}) < len(keys):
         raise ConfigurationError(f"a key of {name!r:.140} is listed under two ids; name different keys")
-
-
-def _check_key(key: Key) -> None:
-    if "private" in key.keyval:
-        raise PrivateKeyError("contains a private key, which this controller never takes; nothing was kept")
-    written = key.keyval.keys() == {"public"} and isinstance(key.keyval["public"], str) and key.scheme in SCHEMES
-    if not (written and DIGEST_PATTERN.fullmatch(key.keyid) and key.unrecognized_fields.keys() <= {NAME_FIELD}):
-        raise ConfigurationError(f"the key {key.keyid!r:.80} is not written as edge-fleet writes keys")
 
 
 def _check_used(keys: Mapping[str, Key], roles: Mapping[str, Role] | Mapping[str, DelegatedRole]) -> None:
@@ -196,7 +189,9 @@ def _checked_targets(
             continue
         if not delegated.is_delegated_path(path):
             raise ConfigurationError(f"{uploaded.role} may not sign {path!r:.200}")
-        _check_target(target)
+        fields, hashes = target.unrecognized_fields.keys(), target.hashes.keys()
+        if type(target.length) is not int or hashes != {"sha256"} or not fields <= {"custom"}:
+            raise ConfigurationError(f"{target.path!r:.200} is not written as edge-fleet writes targets")
         if old is not None and is_release(path):
             _check_withdrawal(old, target)
             continue
@@ -205,12 +200,6 @@ def _checked_targets(
             raise ConfigurationError(f"the content of {path!r:.200} is not in the draft; make the draft again")
         _check_content(uploaded.role, target, content, previous.signed if previous else None)
         yield path, content
-
-
-def _check_target(target: TargetFile) -> None:
-    fields, hashes = target.unrecognized_fields.keys(), target.hashes.keys()
-    if type(target.length) is not int or hashes != {"sha256"} or not fields <= {"custom"}:
-        raise ConfigurationError(f"{target.path!r:.200} is not written as edge-fleet writes targets")
 
 
 def _check_withdrawal(old: TargetFile, new: TargetFile) -> None:
@@ -229,24 +218,20 @@ def _check_content(role: str, target: TargetFile, content: bytes, published: Tar
     if len(content) != target.length:  # its digest was checked when the draft was read
         raise ConfigurationError(f"{target.path!r:.200} has {len(content)} bytes, {target.length} would be signed")
     if is_release(target.path):
-        _check_release(target, content, published)
+        named = Target(target.path, target.length, target.hashes["sha256"])
+        try:
+            release = check_document(content, named)
+            if isinstance(release, SettingsRelease):
+                check_tables(release.toml, target.path)
+            custom = {"floor": release.floor}
+            withdrawal = read_withdrawal(target)
+            path = release_path(target.path)
+        except Distrust as error:
+            raise ConfigurationError(f"devices would refuse {target.path}: {error}") from None
+        if target.custom != (custom | {WITHDRAWN: withdrawal.value} if withdrawal else custom):
+            raise ConfigurationError(f"{target.path} signs another floor than its document states, or unknown fields")
+        choose_floor(release.floor, model_floor(published, path.owner, path.model), release.version)
         return
     if target.unrecognized_fields or not target.path.endswith(SUFFIXES[role]):
         raise ConfigurationError(f"{target.path!r:.200} is no file of {role}: NAME{SUFFIXES[role]}")
     check_content(role, content, target.path)
-
-
-def _check_release(target: TargetFile, content: bytes, published: Targets | None) -> None:
-    named = Target(target.path, target.length, target.hashes["sha256"])
-    try:
-        release = check_document(content, named)
-        if isinstance(release, SettingsRelease):
-            check_tables(release.toml, target.path)
-        custom = {"floor": release.floor}
-        withdrawal = read_withdrawal(target)
-        path = release_path(target.path)
-    except Distrust as error:
-        raise ConfigurationError(f"devices would refuse {target.path}: {error}") from None
-    if target.custom != (custom | {WITHDRAWN: withdrawal.value} if withdrawal else custom):
-        raise ConfigurationError(f"{target.path} signs another floor than its document states, or unknown fields")
-    choose_floor(release.floor, model_floor(published, path.owner, path.model), release.version)

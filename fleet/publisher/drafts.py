@@ -59,7 +59,15 @@ def draft_document(draft: Draft) -> dict[str, Any]:
         "schema": SCHEMA,
         "role": draft.role,
         "metadata": draft.metadata.to_dict(),
-        "quorums": [_quorum_document(quorum) for quorum in draft.quorums],
+        "quorums": [
+            {
+                "keys": [{"keyid": key.keyid, **key.to_dict()} for key in quorum.keys],
+                "threshold": quorum.threshold,
+                "purpose": quorum.purpose,
+                "optional": quorum.optional,
+            }
+            for quorum in draft.quorums
+        ],
         "previous": draft.previous.to_dict() if draft.previous else None,
         "documents": {path: content.decode() for path, content in draft.documents.items()},
     }
@@ -127,15 +135,6 @@ def _check_kind(draft: Draft, schema: object) -> None:
         raise ValueError(f"its role is {draft.role}, its document of another kind")
     if isinstance(draft.metadata.signed, Targets):
         check_targets(draft.metadata.signed)
-
-
-def _quorum_document(quorum: Quorum) -> dict[str, Any]:
-    return {
-        "keys": [{"keyid": key.keyid, **key.to_dict()} for key in quorum.keys],
-        "threshold": quorum.threshold,
-        "purpose": quorum.purpose,
-        "optional": quorum.optional,
-    }
 
 
 def _quorum(document: Mapping[str, Any]) -> Quorum:

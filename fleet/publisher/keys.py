@@ -81,7 +81,12 @@ def import_token_key(folder: Path, name: str, uri: str, ask: Ask) -> PublicKey:
     Raise ConfigurationError, UnreachableError if the token or its library is not available, or OSError.
     """
     _free(folder, name, PUBLIC_SUFFIX)
-    number, label = _token(uri)
+    from urllib.parse import parse_qsl, urlparse
+
+    parsed = urlparse(uri)
+    if parsed.scheme != "hsm" or not (parsed.path.isdecimal() or not parsed.path):
+        raise ConfigurationError(f"{uri!r:.150} is no token's key; write hsm:NUMBER?label=TOKEN, for example hsm:2")
+    number, label = (int(parsed.path) if parsed.path else None, dict(parse_qsl(parsed.query)).get("label"))
     try:
         uri, key = HSMSigner.import_(number, label, lambda secret: ask(f"{secret} of {uri}"))
     except Exception as error:
@@ -208,15 +213,6 @@ def _pem(key: SSlibKey) -> str:
 
 def _name_key(key: SSlibKey, name: str) -> None:
     key.unrecognized_fields[NAME_FIELD] = name
-
-
-def _token(uri: str) -> tuple[int | None, str | None]:
-    from urllib.parse import parse_qsl, urlparse
-
-    parsed = urlparse(uri)
-    if parsed.scheme != "hsm" or not (parsed.path.isdecimal() or not parsed.path):
-        raise ConfigurationError(f"{uri!r:.150} is no token's key; write hsm:NUMBER?label=TOKEN, for example hsm:2")
-    return int(parsed.path) if parsed.path else None, dict(parse_qsl(parsed.query)).get("label")
 
 
 def _token_problem(uri: str, error: Exception) -> UnreachableError:

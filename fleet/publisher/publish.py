@@ -62,7 +62,21 @@ def plan_publication(
         if offline.document(role) is None:
             problem = f"the draft of {role} waits: {waiting[role]}" if role in waiting else NOTHING
             raise ConfigurationError(problem)
-    state = _sign_online(published, offline, signers, now, settings)
+    roots = [root.signed for root in (published.root, offline.root) if root]
+    # A snapshot only where something changed or its time runs out, and always a new timestamp.
+    snapshot = _next_snapshot(published, offline, now, settings)
+    if snapshot is not published.snapshot:
+        _sign(snapshot, SNAPSHOT, roots, signers)
+    version = published.timestamp.signed.version + 1 if published.timestamp else 1
+    timestamp = Metadata(
+        Timestamp(
+            version=version,
+            expires=now + timedelta(days=settings.timestamp_expiry_d),
+            snapshot_meta=MetaFile(snapshot.signed.version),
+        )
+    )
+    _sign(timestamp, TIMESTAMP, roots, signers)
+    state = Published(offline.root, timestamp, snapshot, offline.targets, offline.roles)
     check_signatures(state, cast("Metadata[Root]", state.root).signed)
     return Publication(
         tuple(_files(published, state)), state, tuple(_new_targets(published, state)), tuple(ready), waiting
@@ -164,26 +178,6 @@ def with_drafts(published: Published, drafts: Mapping[str, Draft]) -> Published:
         targets=cast("Any", ready.get(TARGETS, published.targets)),
         roles=cast("Any", {**published.roles, **{r: m for r, m in ready.items() if r not in {ROOT, TARGETS}}}),
     )
-
-
-def _sign_online(
-    published: Published, offline: Published, signers: Sequence[Signer], now: datetime, settings: FleetSettings
-) -> Published:
-    """Snapshot where something changed or its time runs out, and always a new timestamp."""
-    roots = [root.signed for root in (published.root, offline.root) if root]
-    snapshot = _next_snapshot(published, offline, now, settings)
-    if snapshot is not published.snapshot:
-        _sign(snapshot, SNAPSHOT, roots, signers)
-    version = published.timestamp.signed.version + 1 if published.timestamp else 1
-    timestamp = Metadata(
-        Timestamp(
-            version=version,
-            expires=now + timedelta(days=settings.timestamp_expiry_d),
-            snapshot_meta=MetaFile(snapshot.signed.version),
-        )
-    )
-    _sign(timestamp, TIMESTAMP, roots, signers)
-    return Published(offline.root, timestamp, snapshot, offline.targets, offline.roles)
 
 
 def _next_snapshot(

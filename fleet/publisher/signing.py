@@ -68,7 +68,15 @@ class Drafting:
     def quorums(self, role: str, signed: Root | Targets) -> tuple[Quorum, ...]:
         """Return the quorums for the role's next document, by the newest delegations."""
         if isinstance(signed, Root):
-            return _root_quorums(signed, self.published.root)
+            new = quorum(signed, ROOT, "the keys of root")
+            if self.published.root is None:
+                return (new,)
+            old = quorum(self.published.root.signed, ROOT, "the keys of root as published")
+            return (
+                (old,)
+                if (old.keys, old.threshold) == (new.keys, new.threshold)
+                else (old, replace(new, purpose="its new keys"))
+            )
         delegator = self.newest(ROOT if role == TARGETS else TARGETS)
         if delegator is None:
             raise ConfigurationError(NOTHING)
@@ -166,18 +174,6 @@ def _signed_anew(drafting: Drafting, changed: Draft, role: str) -> tuple[Draft, 
 def _targets(drafting: Drafting, role: str) -> Targets:
     newest = drafting.newest(role)
     return copy.deepcopy(cast("Targets", newest.signed)) if newest else Targets()
-
-
-def _root_quorums(signed: Root, published: Metadata[Root] | None) -> tuple[Quorum, ...]:
-    new = quorum(signed, ROOT, "the keys of root")
-    if published is None:
-        return (new,)
-    old = quorum(published.signed, ROOT, "the keys of root as published")
-    return (
-        (old,)
-        if (old.keys, old.threshold) == (new.keys, new.threshold)
-        else (old, replace(new, purpose="its new keys"))
-    )
 
 
 def expiry_d(what: str, settings: FleetSettings) -> float:

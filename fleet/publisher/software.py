@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fleet.disk import file_digest
-from fleet.publisher.releases import Planned, next_floor, target_of
+from fleet.publisher.releases import Planned, model_files, next_floor, target_of
 from fleet.publisher.roles import owner_role
 from fleet.publisher.signing import Drafting, add_targets
 from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
+from gateway.domain.release_documents import ReleaseDocument
 from gateway.domain.release_paths import ReleasePath
 from gateway.domain.routing import newest_version
+from gateway.domain.settings_release import SettingsRelease
 from gateway.domain.software_release import (
     DISTRIBUTION,
     MACHINES,
@@ -48,9 +50,16 @@ def read_variant(folder: Path, python: str | None = None, machine: str | None = 
         names = [file.name for file in files]
         check_wheels(names, _version(names))
         wheels = tuple(Artifact(file.name, file_digest(file), file.stat().st_size) for file in files)
+        platforms = [tag["platform"] for name in names if (tag := _TAGS.search(name)) and tag["platform"] != "any"]
+        tags = [found for name in names if (found := _TAGS.search(name)) and found["abi"].startswith("cp")]
         return SoftwareVariant(
-            machine=_only(_machines(names), machine, "machine", MACHINES),
-            python=_only(_pythons(names), python, "python", ()),
+            machine=_only(
+                {machine for platform in platforms for machine in MACHINES if platform.endswith(machine)},
+                machine,
+                "machine",
+                MACHINES,
+            ),
+            python=_only({f"3.{tag['abi'][3:]}" for tag in tags}, python, "python", ()),
             glibc=newest_version(_glibcs(names)) or "",
             wheels=wheels,
         )
@@ -78,6 +87,13 @@ def plan_software(
 def software_files(release: SoftwareRelease) -> tuple[Artifact, ...]:
     """Return every wheel of every variant, each digest once."""
     return tuple({wheel.sha256: wheel for variant in release.variants for wheel in variant.wheels}.values())
+
+
+def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:
+    """Return every file that a release names, each digest once."""
+    if isinstance(release, SettingsRelease):
+        return ()
+    return software_files(release) if isinstance(release, SoftwareRelease) else model_files(release)
 
 
 def software_line(release: SoftwareRelease) -> str:
@@ -108,17 +124,6 @@ def _only(found: set[str], named: str | None, what: str, known: Sequence[str]) -
     if known and value not in known:
         raise ValueError(f"{what} {value} is not known; there are {', '.join(known)}")
     return value
-
-
-def _pythons(names: Iterable[str]) -> set[str]:
-    """Return the Python versions of binary wheels. Wheels of the stable ABI run on later versions, too."""
-    tags = [found for name in names if (found := _TAGS.search(name)) and found["abi"].startswith("cp")]
-    return {f"3.{tag['abi'][3:]}" for tag in tags}
-
-
-def _machines(names: Iterable[str]) -> set[str]:
-    platforms = [tag["platform"] for name in names if (tag := _TAGS.search(name)) and tag["platform"] != "any"]
-    return {machine for platform in platforms for machine in MACHINES if platform.endswith(machine)}
 
 
 def _glibcs(names: Iterable[str]) -> set[str]:

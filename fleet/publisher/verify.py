@@ -14,7 +14,6 @@ from typing import Any, cast
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
-from fleet.publisher.documents import named_files
 from fleet.publisher.releases import signed_floor
 from fleet.publisher.repository import (
     ASSIGNMENTS,
@@ -29,6 +28,7 @@ from fleet.publisher.repository import (
 )
 from fleet.publisher.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.publisher.settings import FleetSettings
+from fleet.publisher.software import named_files
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_documents import ReleaseDocument, read_release_document
 from gateway.domain.release_paths import is_release

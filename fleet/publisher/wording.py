@@ -97,7 +97,13 @@ def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:
 
 def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None, draft: Draft) -> Iterator[str]:
     old = cast("Targets", before.signed) if before else Targets()
-    yield from _delegation_changes(signed, old)
+    then = delegated_roles(old)
+    for name, role in delegated_roles(signed).items():
+        if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
+            was = f" (before: {identified(quorum(old, name))})" if name in then else ""
+            yield f"{name}, for {', '.join(role.paths or ())}: {identified(quorum(signed, name))}{was}"
+    for name in then.keys() - delegated_roles(signed).keys():
+        yield f"removes the role {name}"
     for path, target in signed.targets.items():
         if old.targets.get(path) != target and (withdrawal := read_withdrawal(target)):
             yield f"withdraws {path}: {_WITHDRAWALS[withdrawal]}"
@@ -107,11 +113,7 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
             yield from content
     for path in old.targets.keys() - signed.targets.keys():
         yield f"removes {path}"
-    yield from _barred_lines(signed, old)
-
-
-def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
-    """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
+    # A release can fall below a floor by any change of this document.
     for path in signed.targets:
         if is_release(path) and _is_below_floor(signed, path) and not _is_below_floor(old, path):
             yield f"BARS {path} by its floor: devices no longer install it; those that run it keep it"
@@ -123,16 +125,6 @@ def _is_below_floor(signed: Targets, path: str) -> bool:
     except Distrust:
         return True
     return False
-
-
-def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
-    then = delegated_roles(old)
-    for name, role in delegated_roles(signed).items():
-        if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
-            was = f" (before: {identified(quorum(old, name))})" if name in then else ""
-            yield f"{name}, for {', '.join(role.paths or ())}: {identified(quorum(signed, name))}{was}"
-    for name in then.keys() - delegated_roles(signed).keys():
-        yield f"removes the role {name}"
 
 
 def _target_lines(target: TargetFile, content: bytes | None, draft: Draft) -> Iterator[str]:

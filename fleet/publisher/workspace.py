@@ -15,12 +15,12 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from fleet.disk import copy_durably, locked, read_bounded, write_durably
-from fleet.publisher.documents import named_files
 from fleet.publisher.drafts import Draft, draft_bytes, read_draft
 from fleet.publisher.publish import Publication, is_published
 from fleet.publisher.repository import Published, blob_file, read_published, target_file
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import Drafting
+from fleet.publisher.software import named_files
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
 from gateway.domain.release_documents import read_release_document
@@ -153,7 +153,15 @@ class Workspace:
         self.copy(publication.targets)
         for name, content in publication.files:
             write_durably(self.public / name, content)
-        self._clear(publication)
+        drafts = self.drafts()
+        for role, draft in drafts.items():
+            if is_published(draft, publication.state):
+                self.draft_file(role).unlink()
+        if (self.folder / "drafts").is_dir():
+            sync_folder(self.folder / "drafts")
+        for file in self.staged.rglob("*"):
+            if file.is_file() and (self.public / file.relative_to(self.staged)).exists():
+                file.unlink()
 
     def _blobs(self, target: TargetFile) -> tuple[Artifact, ...]:
         """Return the files that the document of a target names."""
@@ -166,15 +174,3 @@ class Workspace:
             return named_files(read_release_document(target.path, content))
         except ValueError as error:
             raise ConfigurationError(f"{error}; add the release again", file=str(where)) from None
-
-    def _clear(self, publication: Publication) -> None:
-        """Delete drafts that are published now, and their staged content."""
-        drafts = self.drafts()
-        for role, draft in drafts.items():
-            if is_published(draft, publication.state):
-                self.draft_file(role).unlink()
-        if (self.folder / "drafts").is_dir():
-            sync_folder(self.folder / "drafts")
-        for file in self.staged.rglob("*"):
-            if file.is_file() and (self.public / file.relative_to(self.staged)).exists():
-                file.unlink()

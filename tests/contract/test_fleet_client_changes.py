@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.following import follow
-from fleet.client.client import Access, Client
+from fleet.client.client import Access, Client, ClientSettings
 from fleet.client.messages import ServerSentMessage
-from fleet.client.settings import ClientSettings
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import ChangesSettings
 from fleet.controller.database import events

@@ -16,8 +16,7 @@ import pytest
 
 from fleet.controller.authority.folder import open_authority
 from fleet.controller.authority.revocation import read_list
-from fleet.controller.control.revocation_file import FILE, write_revocations
-from fleet.controller.control.revocations import Revocations
+from fleet.controller.control.revocations import FILE, Revocations, write_revocations
 from fleet.controller.database import certificates
 from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.engine import Database

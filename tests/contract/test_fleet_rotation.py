@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.cli import main
 from fleet.controller.config import FleetConfig
-from fleet.controller.control.renewal import renew_published
+from fleet.controller.control.maintenance import renew_published
 from fleet.controller.control.settings import DirectorSettings
 from fleet.controller.database import assignments
 from fleet.publisher.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from fleet.client.client import Access, Client
-from fleet.client.settings import ClientSettings
+from fleet.client.client import Access, Client, ClientSettings
 from fleet.controller.problems import plain_problem
 
 Reply = tuple[int, dict[str, str], bytes]

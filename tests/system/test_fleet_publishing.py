@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.client.client import Access, Client
-from fleet.client.settings import ClientSettings
+from fleet.client.client import Access, Client, ClientSettings
 from fleet.client.workspace import upload_file
 from fleet.publisher.releases import Terms, model_files, plan_release, read_model
 from fleet.publisher.signing import signed_with

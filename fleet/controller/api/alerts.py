@@ -10,8 +10,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.controller.access import Action
-from fleet.controller.api.device_query import DeviceQuery
-from fleet.controller.api.fields import NameInQuery
+from fleet.controller.api.fields import DeviceQuery, NameInQuery
 from fleet.controller.api.identity import ACTION, Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.api.scope import caller_of, scope_of

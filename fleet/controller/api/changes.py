@@ -15,8 +15,7 @@ from litestar.serialization import encode_json
 
 from fleet.controller.access import Action, may
 from fleet.controller.api import alerts, events
-from fleet.controller.api.device_query import DeviceQuery
-from fleet.controller.api.fields import NameInQuery
+from fleet.controller.api.fields import DeviceQuery, NameInQuery
 from fleet.controller.api.identity import ACTION, Call, control_of, known_token
 from fleet.controller.api.scope import caller_of, scope_of
 from fleet.controller.control.changes import (

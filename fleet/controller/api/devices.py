@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from fleet.controller.access import Action
 from fleet.controller.api.conditions import STATE, check_state
-from fleet.controller.api.device_query import DeviceQuery
 from fleet.controller.api.document import BODY_SCHEMA
 from fleet.controller.api.fields import (
+    DeviceQuery,
     Id,
     Name,
     NameInPath,
@@ -201,7 +201,10 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     allow_tags(request, identity, data.tags)
-    name = _device_name(data.id or data.serial)
+    name = data.id or data.serial
+    if not NAME_PATTERN.fullmatch(name):
+        problem = f"{name!r:.140} is no device's id: use letters, digits, '.', '_' and '-'; send an id with the serial"
+        raise RequestError(Fault.INVALID, problem)
     with control.database.write() as connection:
         void = enrolment.void(connection, name)
         devices.register(connection, name, data.serial, now)
@@ -289,14 +292,6 @@ def _details(connection: Connection, device: Device, settings: DatabaseSettings)
         desired=[DesiredEntry(**plain_fields(one, DesiredEntry.__dataclass_fields__)) for one in slots],
         certificates=[CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__)) for one in held],
     )
-
-
-def _device_name(name: str) -> str:
-    """Return the name, if it is a device's id. Raise RequestError INVALID."""
-    if not NAME_PATTERN.fullmatch(name):
-        problem = f"{name!r:.140} is no device's id: use letters, digits, '.', '_' and '-'; send an id with the serial"
-        raise RequestError(Fault.INVALID, problem)
-    return name
 
 
 def device_entry(device: Device) -> DeviceEntry:

@@ -15,10 +15,47 @@ from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin
 
-from fleet.controller.api import headers
+from fleet.controller.api import conditions, idempotency
+from fleet.controller.api.conditions import STATE
 from fleet.controller.api.identity import ACTION
 from fleet.controller.api.parameters import without_null
 from fleet.problem_types import TYPES
+
+TAG = {"schema": {"type": "string", "pattern": conditions.TAG_PATTERN}, "description": "the state that is shown"}
+REPEATED = {"schema": {"type": "string", "enum": ["true"]}, "description": "this answer was given before"}
+KEY = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": idempotency.KEY_CHARACTERS + len('""'),
+    "pattern": idempotency.PATTERN,
+}
+ANY = {"type": "string", "enum": ["*"]}
+LIST = {"type": "string", "minLength": 2, "maxLength": conditions.HEADER_CHARACTERS, "pattern": conditions.LIST_PATTERN}
+TAGS = {"anyOf": [ANY, LIST]}
+
+
+def _add_headers(operation: dict[str, Any], handler: HTTPRouteHandler) -> None:
+    """Add the headers of conditional and repeated requests that a route takes and sends."""
+    taken = operation.setdefault("parameters", [])
+    if conditions.is_tagged(handler):
+        taken.append(_header("If-None-Match", TAGS, "ETags that the caller has: 304 if one of them is current"))
+        for status in ("200", "304"):
+            operation["responses"][status]["headers"] = {"ETag": TAG}
+    if STATE in handler.opt:
+        about = f"the ETag of GET {handler.opt[STATE]}: 412 if it has changed"
+        taken.append(_header("If-Match", TAGS, about))
+    elif conditions.is_change(handler):
+        taken.append(_header("If-Match", ANY, "this route has no state"))
+    if idempotency.takes_key(handler):
+        taken.append(_header("Idempotency-Key", KEY, "the request is carried out once; a repeat gets the first answer"))
+        operation["responses"][str(handler.status_code)]["headers"] = {"Idempotency-Replayed": REPEATED}
+    if not taken:
+        del operation["parameters"]
+
+
+def _header(name: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "schema": dict(schema), "description": description}
+
 
 REFERENCE = "#/components/schemas/{name}"
 BODY = "body"
@@ -45,11 +82,28 @@ class SchemaRenderer(JsonRenderPlugin):
 
     def _made(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         schemas = openapi_schema["components"]["schemas"]
-        schemas |= _bodies(self._handlers)
+        said = [_body(handler) for handler in self._handlers]
+        kinds = {
+            kind
+            for hint in said
+            for kind in (hint, *typing.get_args(hint))
+            if (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+        }
+        schemas |= dict(msgspec.json.schema_components(sorted(kinds, key=str), ref_template=REFERENCE)[1])
         schemas["ProblemDocument"]["properties"]["type"]["enum"] = [kind.uri for kind in TYPES]
         for handler in self._handlers:
             for operation in _operations(openapi_schema, handler):
-                _complete(operation, handler, schemas)
+                if ACTION not in handler.opt:
+                    operation["security"] = []
+                if BODY in handler.opt:
+                    operation["requestBody"] = handler.opt[BODY]
+                if types.NoneType in typing.get_args(_body(handler)):
+                    operation["requestBody"]["required"] = False
+                if BODY_SCHEMA in handler.opt:
+                    schemas[_body(handler).__name__] |= handler.opt[BODY_SCHEMA]
+                for parameter in operation.get("parameters", ()):
+                    parameter["schema"] = without_null(parameter["schema"])
+                _add_headers(operation, handler)
         return super().render(request, openapi_schema)
 
 
@@ -62,42 +116,13 @@ def allowed_methods(handlers: Iterable[HTTPRouteHandler]) -> Mapping[str, list[s
     return {path: sorted(methods) for path, methods in found.items()}
 
 
-def _bodies(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
-    """Return the schemas of request bodies, by msgspec, which reads them."""
-    said = [_body(handler) for handler in handlers]
-    kinds = {kind for hint in said for kind in (hint, *typing.get_args(hint)) if _is_struct(kind)}
-    return dict(msgspec.json.schema_components(sorted(kinds, key=str), ref_template=REFERENCE)[1])
-
-
-def _complete(operation: dict[str, Any], handler: HTTPRouteHandler, schemas: dict[str, Any]) -> None:
-    """Add what litestar does not know of a route."""
-    if ACTION not in handler.opt:
-        operation["security"] = []
-    if BODY in handler.opt:
-        operation["requestBody"] = handler.opt[BODY]
-    if types.NoneType in typing.get_args(_body(handler)):
-        operation["requestBody"]["required"] = False
-    if BODY_SCHEMA in handler.opt:
-        schemas[_body(handler).__name__] |= handler.opt[BODY_SCHEMA]
-    for parameter in operation.get("parameters", ()):
-        parameter["schema"] = without_null(parameter["schema"])
-    headers.complete(operation, handler)
-
-
 def _body(handler: HTTPRouteHandler) -> Any:
     return typing.get_type_hints(handler.fn).get("data")
 
 
 def _operations(document: dict[str, Any], handler: HTTPRouteHandler) -> Iterator[dict[str, Any]]:
     for path in handler.paths:
-        item = document["paths"].get(_plain(path), {})
+        item = document["paths"].get(
+            "/".join(part.partition(":")[0] + "}" if part.startswith("{") else part for part in path.split("/")), {}
+        )
         yield from (item[method.lower()] for method in map(str, handler.http_methods) if method.lower() in item)
-
-
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _plain(path: str) -> str:
-    """Return `/v1/devices/{device:str}` as the document names it."""
-    return "/".join(part.partition(":")[0] + "}" if part.startswith("{") else part for part in path.split("/"))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from litestar import get
 
 from fleet.controller.access import Action
-from fleet.controller.api.device_query import DeviceQuery
-from fleet.controller.api.fields import NameInQuery
+from fleet.controller.api.fields import DeviceQuery, NameInQuery
 from fleet.controller.api.identity import ACTION, Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.api.scope import caller_of, scope_of

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from fleet.controller.database.devices import TAGS_LIMIT
 from fleet.controller.database.tables import PATH_BYTES
+from fleet.controller.rollouts.query_parser import QUERY_LIMIT_CHARS
 from fleet.times import moment
 from gateway.domain.manifest_toml import NAME_PATTERN
 
@@ -25,6 +26,16 @@ PATH_CHARACTERS = PATH_BYTES
 """Characters of `PATH`, which is ASCII."""
 KEPT = r"^[^\x00]*$"
 """Pattern of text without NUL, which databases cannot store."""
+DeviceQuery = Annotated[
+    str,
+    QueryParameter(
+        name="query",
+        max_length=QUERY_LIMIT_CHARS,
+        pattern=KEPT,
+        description="devices that match this query, such as: tag = pilot and version.meter-reader < 2",
+    ),
+]
+"""Parameter `query=` of lists."""
 PATH = "^[ -~]*$"
 ID = f"^({NAME_PATTERN.pattern})?$"
 """Pattern of a device's id, or nothing."""

@@ -45,12 +45,18 @@ def take_keys(handler: HTTPRouteHandler) -> None:
         key = key_of(request)
         if key is None or not bearer_of(request):
             return await sync_to_thread(work, **given)
-        digest = _digest(request, await request.body())
+        head = f"{request.method} {request.scope['path']}?".encode(errors="surrogatepass")
+        head += bytes(request.scope["query_string"])
+        digest = hashlib.sha256(
+            hashlib.sha256(head).digest() + hashlib.sha256(await request.body()).digest()
+        ).hexdigest()
 
         def answered() -> KeyedAnswer:
             return KeyedAnswer(handler.status_code, encode_json(work(**given)))
 
-        return _response(await sync_to_thread(_once, request, key, digest, answered))
+        answer = await sync_to_thread(_once, request, key, digest, answered)
+        headers = {REPEATED: "true"} if answer.repeated else {}
+        return Response(answer.body, status_code=answer.status, media_type=MediaType.JSON, headers=headers)
 
     if takes_key(handler):
         handler._fn = once
@@ -73,15 +79,3 @@ def _once(request: Call, key: str, digest: str, work: Any) -> KeyedAnswer:
     token = known_token(request)
     asked = KeyedRequest(Key(token.id, hashlib.sha256(key.encode()).hexdigest()), digest, bearer_of(request))
     return control.answers.once(asked, work, control.clock())
-
-
-def _digest(request: Call, body: bytes) -> str:
-    """Return the SHA-256 of method, path, query and body."""
-    head = f"{request.method} {request.scope['path']}?".encode(errors="surrogatepass")
-    head += bytes(request.scope["query_string"])
-    return hashlib.sha256(hashlib.sha256(head).digest() + hashlib.sha256(body).digest()).hexdigest()
-
-
-def _response(answer: KeyedAnswer) -> Response[bytes]:
-    headers = {REPEATED: "true"} if answer.repeated else {}
-    return Response(answer.body, status_code=answer.status, media_type=MediaType.JSON, headers=headers)

@@ -6,7 +6,7 @@ of what such a token drafts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Annotated
 
@@ -25,9 +25,7 @@ from fleet.controller.control import rollouts as words
 from fleet.controller.control.rollouts_preview import preview as previewed
 from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout
 from fleet.controller.database import rollouts
-from fleet.controller.database.engine import Connection
 from fleet.controller.database.rollouts import StoredRollout
-from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.rollouts.facts import (
     Aborted,
     Approved,
@@ -60,23 +58,13 @@ def list_rollouts(
     scope, control = scope_of(caller_of(request)), control_of(request)
     states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
     with control.database.read() as connection:
-        visible = _visible(connection, control.database.settings, scope, states, after, archived=archived)
+        # The database cannot evaluate what the scope covers, so it is read page by page.
+        stored = rollouts.every(
+            connection, control.database.settings, states=states, archived=archived, after=after, page_rows=PAGE_ROWS
+        )
+        visible = (one for one in stored if words.covers(scope, parse(str(one.spec["query"]))))
         found = [*islice(visible, limit)]
     return page(control, found, limit, entry, lambda one: one.id)
-
-
-def _visible(
-    connection: Connection,
-    settings: DatabaseSettings,
-    scope: frozenset[str],
-    states: Iterable[str],
-    after: str,
-    *,
-    archived: bool,
-) -> Iterator[StoredRollout]:
-    """Yield the rollouts that the scope covers. The database cannot evaluate that, so it is read page by page."""
-    found = rollouts.every(connection, settings, states=states, archived=archived, after=after, page_rows=PAGE_ROWS)
-    return (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
 
 
 @get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Show a rollout")

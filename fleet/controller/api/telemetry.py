@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,8 +11,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.controller.access import Action
-from fleet.controller.api.device_query import DeviceQuery
-from fleet.controller.api.fields import NameInPath, NameInQuery
+from fleet.controller.api.fields import DeviceQuery, NameInPath, NameInQuery
 from fleet.controller.api.identity import ACTION, Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
 from fleet.controller.api.scope import caller_of, known_device, scope_of
@@ -96,7 +95,10 @@ def list_rows(
     request with the numbers of the last row misses nothing.
     """
     identity, control = caller_of(request), control_of(request)
-    reached = _cursor(after)
+    if not re.fullmatch(CURSOR, after):
+        raise RefusedError(f"{after!r:.80} is not BOOT_EPOCH.SEQ; send that of the last row, or `next`")
+    epoch, _, number = (after or "0.0").partition(".")
+    reached = (int(epoch), min(int(number), NUMBER_LIMIT - 1))
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
         settings = control.database.settings
@@ -156,14 +158,6 @@ def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:
     return DeviceRow(**{name: getattr(row, name) for name in TelemetryRow.__slots__}, device=device)
 
 
-def _cursor(after: str) -> tuple[int, int]:
-    """Read BOOT_EPOCH.SEQ. Raise RefusedError."""
-    if not re.fullmatch(CURSOR, after):
-        raise RefusedError(f"{after!r:.80} is not BOOT_EPOCH.SEQ; send that of the last row, or `next`")
-    epoch, _, number = (after or "0.0").partition(".")
-    return int(epoch), min(int(number), NUMBER_LIMIT - 1)
-
-
 def _rows(
     connection: Connection,
     device: str,
@@ -197,15 +191,11 @@ def _stream(source: TelemetrySource) -> StreamEntry:
         source.stream,
         source.boot_epoch,
         source.contiguous,
-        _gaps(source.gaps),
+        [(first, last) for first, last in source.gaps],
         source.lost,
         source.rows,
         source.size_bytes,
     )
-
-
-def _gaps(gaps: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(first, last) for first, last in gaps]
 
 
 def _row(one: StoredRow) -> TelemetryRow:

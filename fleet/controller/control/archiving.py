@@ -65,25 +65,21 @@ def archive_before(
     with database.write() as connection:
         if fence:
             guard(connection, fence)
-        chosen = _chosen(connection, before, wanted)
+        # The database cannot evaluate `wanted`, so pages are read until enough are found.
+        chosen: list[str] = []
+        after = ""
+        while found := rollouts.over_before(connection, before, after=after):
+            chosen += [one.id for one in found if wanted(one)]
+            after = found[-1].id
+            if len(chosen) >= ARCHIVE_LIMIT or len(found) < ARCHIVE_LIMIT:
+                break
+        chosen = chosen[:ARCHIVE_LIMIT]
         names = tuple(sorted(chosen))
         if names:
             rollouts.archive_all(connection, names, now)
             details = {"before": moment(before), "rollouts": list(names)}
             audit.append(connection, Deed(by, "rollouts.archive", f"{len(names)} rollouts", details), now)
     return Archived(names, len(names) == ARCHIVE_LIMIT)
-
-
-def _chosen(connection: Connection, before: datetime, wanted: Callable[[StoredRollout], bool]) -> list[str]:
-    """Return the ids to archive. The database cannot evaluate `wanted`, so pages are read until enough are found."""
-    chosen: list[str] = []
-    after = ""
-    while found := rollouts.over_before(connection, before, after=after):
-        chosen += [one.id for one in found if wanted(one)]
-        after = found[-1].id
-        if len(chosen) >= ARCHIVE_LIMIT or len(found) < ARCHIVE_LIMIT:
-            break
-    return chosen[:ARCHIVE_LIMIT]
 
 
 def _change(

@@ -133,7 +133,13 @@ class ChangeReader:
             gap = [Change(begin, ChangeKind.GAP)] if begin != after else []
             found = changes.after(connection, begin.number, until, self._page_changes + 2)  # `begin`, and one beyond
             spans = _spans(found, begin, self._page_changes)
-            loaded = _merged([*gap, *_loaded(connection, spans)])
+            # One gap replaces several consecutive ones of a kind.
+            pairs = pairwise([*[*gap, *_loaded(connection, spans)], None])
+            loaded = [
+                one
+                for one, then in pairs
+                if one and not (then and one.is_lost and then.is_lost and one.kind is then.kind)
+            ]
         reached = spans[-1].position if spans else begin
         return ChangePage(loaded, reached, more=bool(found) and reached < Position(found[-1].number))
 
@@ -147,7 +153,16 @@ class ChangeReader:
             if (chosen := selected(connection, wanted.query)) is not None:
                 passing = device_filter.passing(connection, devices, chosen)
                 named = [change for change in named if change.is_lost or change.device in passing]
-            return _within(connection, named, wanted.scope) if wanted.scope else named
+            if wanted.scope:
+                concerned = {change.device for change in named if change.device}
+                tagged = device_filter.tagged(connection, concerned, wanted.scope)
+                facts = {change.rollout for change in named if isinstance(change.about, StoredFact)}
+                covered = {
+                    name: covers(wanted.scope, parse(str(rollouts.get(connection, name).spec["query"])))
+                    for name in facts
+                }
+                return [change for change in named if _is_within(change, tagged, covered)]
+            return named
 
     def check(self, query: str) -> None:
         """Raise RefusedError for an invalid query, AwayError."""
@@ -176,12 +191,6 @@ def _spans(found: Iterable[StoredChange], begin: Position, limit: int) -> list[_
     return spans
 
 
-def _merged(found: Sequence[Change]) -> list[Change]:
-    """Return the changes with one gap in place of several consecutive ones of a kind. Pure."""
-    pairs = pairwise([*found, None])
-    return [one for one, then in pairs if one and not (then and one.is_lost and then.is_lost and one.kind is then.kind)]
-
-
 def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
     """Read what changes refer to."""
     subjects: dict[ChangeKind, list[str]] = {}
@@ -193,29 +202,15 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
     for span in spans:
         kind, subject = span.change.kind, span.change.subject
         if kind is ChangeKind.ROLLOUT_FACT:
-            yield from _facts(connection, span)
+            for fact in rollouts.facts_between(connection, subject, span.first, span.last):
+                about = ChangeKind.ROLLOUT_DEVICE_FACT if fact.device else ChangeKind.ROLLOUT_FACT
+                yield Change(span.fact(fact.sequence), about, fact.device, subject, fact)
         elif kind is ChangeKind.DEVICE_EVENT and (stored := happened.get(int(subject))):
             yield Change(span.position, kind, stored.event.device, stored.event.rollout, stored)
         elif alert := told.get(subject):
             yield Change(span.position, kind, alert.device, about=alert)
         else:
             yield Change(span.position, kind)
-
-
-def _facts(connection: Connection, span: _Span) -> Iterator[Change]:
-    rollout = span.change.subject
-    for fact in rollouts.facts_between(connection, rollout, span.first, span.last):
-        kind = ChangeKind.ROLLOUT_DEVICE_FACT if fact.device else ChangeKind.ROLLOUT_FACT
-        yield Change(span.fact(fact.sequence), kind, fact.device, rollout, fact)
-
-
-def _within(connection: Connection, found: Sequence[Change], scope: frozenset[str]) -> Sequence[Change]:
-    """Return the changes that a caller with this scope may see: devices by their tags, rollouts by their query."""
-    concerned = {change.device for change in found if change.device}
-    tagged = device_filter.tagged(connection, concerned, scope)
-    facts = {change.rollout for change in found if isinstance(change.about, StoredFact)}
-    covered = {name: covers(scope, parse(str(rollouts.get(connection, name).spec["query"]))) for name in facts}
-    return [change for change in found if _is_within(change, tagged, covered)]
 
 
 def _is_within(change: Change, tagged: Mapping[str, datetime], covered: Mapping[str, bool]) -> bool:

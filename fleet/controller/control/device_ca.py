@@ -11,7 +11,7 @@ from fleet.controller.authority.folder import CERTIFICATE_FILE, KEY_FILE, open_a
 from fleet.controller.authority.settings import AuthoritySettings
 from fleet.controller.database import audit, authority, certificates
 from fleet.controller.database.authority import KnownAuthority
-from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.engine import Database
 from gateway.domain.errors import ConfigurationError
 
 AUTHORITY_FOLDER = "authority"
@@ -26,36 +26,26 @@ def open_device_ca(database: Database, folder: Path, settings: AuthoritySettings
     """
     with database.write() as connection:
         known = authority.known(connection)
-        if not (folder / CERTIFICATE_FILE).exists():
-            _check_none(connection, known, folder)
+        if not (folder / CERTIFICATE_FILE).exists() and (known or certificates.any_known(connection)):
+            which = f" ({_described(known)})" if known else ""
+            problem = f"holds no {CERTIFICATE_FILE}, and the fleet has a device CA that is not here{which}"
+            raise ConfigurationError(
+                f"{problem}; {COPY}, from a backup or from where another replica runs", file=str(folder)
+            )
         found = open_authority(folder, now, settings)
         mine = found.certificate_pem.decode()
         if known is None or known.certificate != mine:
-            _check_follows(known, found, folder)
+            if known and not found.trusts(known.certificate):
+                problem = f"is of another device CA ({name_of(mine)}) than the fleet's: {_described(known)}"
+                remedy = f"{COPY}, from where another replica runs; where this CA is to follow that one"
+                raise ConfigurationError(
+                    f"{problem}; {remedy}, see fleet/README.md", file=str(folder / CERTIFICATE_FILE)
+                )
             authority.put(connection, KnownAuthority(mine, now, by))
             if known:
                 details = {"before": name_of(known.certificate)}
                 audit.append(connection, Deed(by, "authority.follow", name_of(mine), details), now)
     return found
-
-
-def _check_none(connection: Connection, known: KnownAuthority | None, folder: Path) -> None:
-    """Raise ConfigurationError if the fleet has a CA: a new one would refuse all existing devices."""
-    if known or certificates.any_known(connection):
-        which = f" ({_described(known)})" if known else ""
-        problem = f"holds no {CERTIFICATE_FILE}, and the fleet has a device CA that is not here{which}"
-        raise ConfigurationError(
-            f"{problem}; {COPY}, from a backup or from where another replica runs", file=str(folder)
-        )
-
-
-def _check_follows(known: KnownAuthority | None, found: Authority, folder: Path) -> None:
-    """Raise ConfigurationError unless the CA found is the known one or still trusts the devices of that one."""
-    if known and not found.trusts(known.certificate):
-        mine = name_of(found.certificate_pem.decode())
-        problem = f"is of another device CA ({mine}) than the fleet's: {_described(known)}"
-        remedy = f"{COPY}, from where another replica runs; where this CA is to follow that one, see fleet/README.md"
-        raise ConfigurationError(f"{problem}; {remedy}", file=str(folder / CERTIFICATE_FILE))
 
 
 def _described(known: KnownAuthority) -> str:

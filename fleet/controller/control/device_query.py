@@ -51,17 +51,13 @@ def _filter(conditions: DeviceConditions, query: Query) -> Filter:
     if isinstance(query, Not):
         return device_filter.negated(_filter(conditions, query.part))
     if isinstance(query, FieldMatch):
-        return _match(conditions, query)
+        if query.operator not in {Operator.EQUAL, Operator.UNEQUAL}:
+            slot = query.field.removeprefix(VERSION)
+            return conditions.version_that(slot, lambda version: compares(query.operator, version, query.values[0]))
+        equal = _equal(conditions, query.field, query.values)
+        return equal if query.operator is Operator.EQUAL else device_filter.negated(equal)
     combined: Callable[..., Filter] = device_filter.all_of if isinstance(query, And) else device_filter.any_of
     return combined(_filter(conditions, part) for part in query.parts)
-
-
-def _match(conditions: DeviceConditions, match: FieldMatch) -> Filter:
-    if match.operator not in {Operator.EQUAL, Operator.UNEQUAL}:
-        slot = match.field.removeprefix(VERSION)
-        return conditions.version_that(slot, lambda version: compares(match.operator, version, match.values[0]))
-    equal = _equal(conditions, match.field, match.values)
-    return equal if match.operator is Operator.EQUAL else device_filter.negated(equal)
 
 
 def _equal(conditions: DeviceConditions, name: str, values: Sequence[str]) -> Filter:

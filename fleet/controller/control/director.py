@@ -120,8 +120,22 @@ class Director:
         self._seen.note(polled.device, now)
         refuse_suspended(polled)
         if nonce or not self._stands(polled, self._publications.current(), now):
-            return self._anew(polled, now, nonce, etag)
-        return self._as_it_was(polled, etag)
+            with self._limit.entered(polled.device) as free:
+                if free:
+                    made = self._signed(polled, now, nonce)
+                    return Answered(made.digest, None if made.digest == etag else made.content)
+            self._counts["signing_overloaded"] += 1
+            if nonce or polled.expires is None or polled.expires <= now:
+                wait_s = self._settings.poll_s * (0.5 + _place(polled.device, str(now)))
+                problem = "too many assignments are being signed now; repeat the request later"
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
+        if etag == polled.digest:
+            return Answered(etag, None)
+        with self._database.glance() as connection:
+            stored = assignments.current(connection, polled.device)
+        if stored is None:
+            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
+        return Answered(stored.digest, stored.content)
 
     def obstacle(self) -> str:
         """Return why this replica cannot sign assignments now, and what to do; "" if it can."""
@@ -144,27 +158,6 @@ class Director:
         life, spread = polled.expires - polled.issued, _place(polled.device, polled.digest)
         return polled.issued + life * self._settings.renew_share * (0.75 + 0.25 * spread)
 
-    def _as_it_was(self, polled: PollingDevice, etag: str) -> Answered:
-        if etag == polled.digest:
-            return Answered(etag, None)
-        with self._database.glance() as connection:
-            stored = assignments.current(connection, polled.device)
-        if stored is None:
-            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
-        return Answered(stored.digest, stored.content)
-
-    def _anew(self, polled: PollingDevice, now: datetime, nonce: str, etag: str) -> Answered:
-        with self._limit.entered(polled.device) as free:
-            if free:
-                stored = self._signed(polled, now, nonce)
-                return Answered(stored.digest, None if stored.digest == etag else stored.content)
-        self._counts["signing_overloaded"] += 1
-        if nonce or polled.expires is None or polled.expires <= now:
-            wait_s = self._settings.poll_s * (0.5 + _place(polled.device, str(now)))
-            problem = "too many assignments are being signed now; repeat the request later"
-            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
-        return self._as_it_was(polled, etag)
-
     # ---- signing -----------------------------------------------------------------------------------------------------
     def _signed(self, polled: PollingDevice, now: datetime, nonce: str) -> StoredAssignment:
         publication = self._publications.fresh()
@@ -183,7 +176,11 @@ class Director:
                 return standing
             slots = _chosen(connection, publication, polled.device, wanted)
             made = self._document(polled, publication, slots, version=version, now=now, nonce=nonce)
-            content = self._sign(made, signers)
+            metadata = assignment_metadata(made)
+            with self._signing:
+                for signer in signers:
+                    add_signature(metadata, signer)
+            content = metadata.to_bytes()
             signed = StoredAssignment(
                 polled.device,
                 version,
@@ -251,14 +248,6 @@ class Director:
             problem = f"{counted}; put them into the controller's folder keys, which is read again when devices ask"
             raise RequestError(Fault.UNAVAILABLE, f"{problem}; {ANOTHER}")
         return found
-
-    def _sign(self, made: Assignment, signers: Sequence[Signer]) -> bytes:
-        """Sign an assignment. One thread at a time: a token's session must not be used by two threads."""
-        metadata = assignment_metadata(made)
-        with self._signing:
-            for signer in signers:
-                add_signature(metadata, signer)
-        return metadata.to_bytes()
 
 
 def _was_ahead(issued: datetime, now: datetime) -> bool:

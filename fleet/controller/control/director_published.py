@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from fleet import events
 from fleet.controller.database import desired, releases
@@ -146,7 +145,13 @@ class Publications:
 
     def _current(self) -> PublishedMetadata:
         mark = publication_mark(self._workspace.public)
-        if self._known is None or mark != self._mark or _has_newer_root(self._workspace.public, self._known):
+        root = self._known.published.root if self._known else None
+        if (
+            self._known is None
+            or mark != self._mark
+            or root is None
+            or (self._workspace.public / metadata_file(ROOT, root.signed.version + 1)).exists()
+        ):
             self._known, self._mark = self._with_barred(_read(self._workspace)), mark
         elif self._monotonic() - self._judged_s >= JUDGED_S:
             self._known = self._with_barred(self._known)
@@ -168,22 +173,17 @@ def _read(workspace: Workspace) -> PublishedMetadata:
             raise RequestError(Fault.UNAVAILABLE, NOTHING)
         name = metadata_file(ROOT, published.root.signed.version)
         root = read_bounded(workspace.public / name, workspace.settings.document_limit_bytes)
-        return PublishedMetadata(published, root, _files(published), quorum(published.targets.signed, DIRECTOR))
+        roles = [published.roles[name].signed for name in (PROFILES, POLICY) if name in published.roles]
+        return PublishedMetadata(
+            published,
+            root,
+            tuple(
+                Target(path, file.length, file.hashes["sha256"])
+                for role in roles
+                for path, file in sorted(role.targets.items())
+            ),
+            quorum(published.targets.signed, DIRECTOR),
+        )
     except (ConfigurationError, OSError) as error:
         problem = f"the published repository cannot be read: {error!s:.400}"
         raise RequestError(Fault.UNAVAILABLE, problem) from None
-
-
-def _files(published: Published) -> tuple[Target, ...]:
-    roles = [published.roles[name].signed for name in (PROFILES, POLICY) if name in published.roles]
-    return tuple(
-        Target(path, file.length, file.hashes["sha256"])
-        for role in roles
-        for path, file in sorted(role.targets.items())
-    )
-
-
-def _has_newer_root(public: Path, known: PublishedMetadata) -> bool:
-    return (
-        known.published.root is None or (public / metadata_file(ROOT, known.published.root.signed.version + 1)).exists()
-    )

@@ -25,7 +25,6 @@ from fleet.controller.database.errors import AbsentError
 from fleet.controller.problems import ProblemError
 from fleet.disk import read_bounded
 from fleet.problem_types import DRAFT_OUTDATED, DRAFT_REFUSED, PRIVATE_KEY_REFUSED, SIGNATURE_REFUSED
-from fleet.publisher.documents import named_files
 from fleet.publisher.draft_rules import (
     OutdatedError,
     PrivateKeyError,
@@ -41,6 +40,7 @@ from fleet.publisher.publish import choose_ready, with_drafts
 from fleet.publisher.repository import blob_file
 from fleet.publisher.roles import signer_name
 from fleet.publisher.signing import Drafting
+from fleet.publisher.software import named_files
 from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest_toml import read_manifest
@@ -107,7 +107,11 @@ class Drafts:
         what `check` raises.
         """
         with _refusals():
-            uploaded = _read(role, content)
+            check_no_private_key(content)
+            uploaded = read_draft(content, "the draft")
+            check_no_private_key(draft_bytes(uploaded))  # JSON may have escaped it
+            if uploaded.role != role:
+                raise ConfigurationError(f"the draft is of {uploaded.role}, it was sent to {role!r:.140}")
         with self.changing(by, now) as drafting:
             waiting = drafting.drafts.get(role)
             check(waiting)
@@ -195,27 +199,17 @@ class Drafts:
                     f"{len(missing)} files of {target.path} are not here: {shown}; upload them first"
                 )
             if isinstance(release, SignedRelease):
-                self._check_manifest(release)
-
-    def _check_manifest(self, release: SignedRelease) -> None:
-        places = [root / blob_file(release.manifest.sha256) for root in (self.workspace.public, self.workspace.staged)]
-        place = next(place for place in places if place.is_file())
-        try:
-            text = read_bounded(place, self.workspace.settings.document_limit_bytes).decode()
-            problem = disagreement(release, read_manifest(text, release.manifest.path))
-        except (UnicodeDecodeError, RecursionError) as error:
-            problem = f"its manifest cannot be read ({type(error).__name__})"
-        if problem:
-            raise ConfigurationError(f"devices would refuse {release.target}: {problem}")
-
-
-def _read(role: str, content: bytes) -> Draft:
-    check_no_private_key(content)
-    uploaded = read_draft(content, "the draft")
-    check_no_private_key(draft_bytes(uploaded))  # JSON may have escaped it
-    if uploaded.role != role:
-        raise ConfigurationError(f"the draft is of {uploaded.role}, it was sent to {role!r:.140}")
-    return uploaded
+                places = [
+                    root / blob_file(release.manifest.sha256) for root in (self.workspace.public, self.workspace.staged)
+                ]
+                place = next(place for place in places if place.is_file())
+                try:
+                    text = read_bounded(place, self.workspace.settings.document_limit_bytes).decode()
+                    problem = disagreement(release, read_manifest(text, release.manifest.path))
+                except (UnicodeDecodeError, RecursionError) as error:
+                    problem = f"its manifest cannot be read ({type(error).__name__})"
+                if problem:
+                    raise ConfigurationError(f"devices would refuse {release.target}: {problem}")
 
 
 def _joined(drafting: Drafting, uploaded: Draft, waiting: Draft | None, *, replaces: bool) -> Draft:

@@ -93,7 +93,25 @@ class Enrolling:
             with self._database.read() as connection:
                 self._admit(connection, asked, name, digest, now)  # a refusal costs no write
             with self._database.write() as connection:
-                made = self._enrolled(connection, asked, name, digest, now)
+                enrolment.hold(connection)
+                let_in = self._admit(connection, asked, name, digest, now)
+                device, fresh = let_in.device, let_in.token if not let_in.again else None
+                if fresh:
+                    enrolment.redeem(connection, asked.token, device, now)
+                new = let_in.known is None
+                void = enrolment.void(connection, device) if new else 0
+                if new and asked.serial:
+                    devices.register(connection, device, asked.serial, now)
+                devices.enrol(connection, device, now)
+                if fresh and (fresh.tags or fresh.site):
+                    tags = fresh.tags | (let_in.known.tags if let_in.known else frozenset())
+                    devices.label(connection, device, tags, fresh.site or (let_in.known.site if let_in.known else ""))
+                certificates.revoke_other_keys(connection, device, digest, SUPERSEDED, now)
+                made = self._given(connection, device, asked.request_pem, digest, now)
+                details = {"by": let_in.by, "certificate": made.serial, "agent": asked.agent, "again": let_in.again}
+                details |= {"enrolments_void": void} if void else {}
+                details |= {"token": let_in.token.id} if let_in.token else {"serial": asked.serial}
+                audit.append(connection, Deed(f"device:{device}", "devices.enrol", device, details), now)
         except RequestError as error:
             self._counts[f"enrolment_refused_{error.fault.value}"] += 1
             raise
@@ -108,7 +126,12 @@ class Enrolling:
         """
         digest = key_digest(request_pem, self._authority)
         with self._database.write() as connection:
-            device = self._renewing(connection, serial, digest, now)
+            shown = certificates.find(connection, serial)
+            if shown:
+                devices.lock(connection, shown.device)
+            device = admitted(connection, serial, now, suspended=True).device
+            if shown and shown.key_digest == digest:
+                raise RequestError(Fault.INVALID, "a renewed certificate needs another key; create one and try again")
             made = self._given(connection, device, request_pem, digest, now)
             details = {"certificate": made.serial, "before": serial}
             audit.append(connection, Deed(f"device:{device}", "certificates.renew", device, details), now)
@@ -137,39 +160,16 @@ class Enrolling:
             return EnrolmentDecision(token.used_by, "token", token, _known(connection, token.used_by), again=True)
         if token.device:
             return EnrolmentDecision(token.device, "token", token, _known(connection, token.device))
-        return _by_open_token(connection, token, asked.serial, name)
-
-    def _enrolled(
-        self, connection: Connection, asked: EnrolmentRequest, name: str, digest: str, now: datetime
-    ) -> DeviceCertificate:
-        enrolment.hold(connection)
-        let_in = self._admit(connection, asked, name, digest, now)
-        device, fresh = let_in.device, let_in.token if not let_in.again else None
-        if fresh:
-            enrolment.redeem(connection, asked.token, device, now)
-        new = let_in.known is None
-        void = enrolment.void(connection, device) if new else 0
-        if new and asked.serial:
-            devices.register(connection, device, asked.serial, now)
-        devices.enrol(connection, device, now)
-        if fresh:
-            _label(connection, fresh, let_in.known, device)
-        certificates.revoke_other_keys(connection, device, digest, SUPERSEDED, now)
-        made = self._given(connection, device, asked.request_pem, digest, now)
-        details = {"by": let_in.by, "certificate": made.serial, "agent": asked.agent, "again": let_in.again}
-        details |= {"enrolments_void": void} if void else {}
-        details |= {"token": let_in.token.id} if let_in.token else {"serial": asked.serial}
-        audit.append(connection, Deed(f"device:{device}", "devices.enrol", device, details), now)
-        return made
-
-    def _renewing(self, connection: Connection, serial: str, digest: str, now: datetime) -> str:
-        shown = certificates.find(connection, serial)
-        if shown:
-            devices.lock(connection, shown.device)
-        device = admitted(connection, serial, now, suspended=True).device
-        if shown and shown.key_digest == digest:
-            raise RequestError(Fault.INVALID, "a renewed certificate needs another key; create one and try again")
-        return device
+        registered = devices.by_serial(connection, asked.serial)
+        if registered is not None and registered.state is EnrolmentState.PRE_REGISTERED:
+            return EnrolmentDecision(registered.id, "token", token, registered)
+        taken = registered or _known(connection, name)
+        if taken is not None:
+            problem = f"the device {taken.id:.140} is {taken.state} already, and this token is for new devices"
+            raise ConflictError(
+                f"{problem}; ask the operator for a token for {taken.id:.140}, or enrol under another name"
+            )
+        return EnrolmentDecision(name, "token", token)
 
     def _given(
         self, connection: Connection, device: str, request_pem: bytes, digest: str, now: datetime
@@ -205,29 +205,11 @@ def _by_serial(connection: Connection, serial: str, digest: str, since: datetime
     return EnrolmentDecision(known.id, "serial", known=known, again=True)
 
 
-def _by_open_token(connection: Connection, token: EnrolmentToken, serial: str, name: str) -> EnrolmentDecision:
-    registered = devices.by_serial(connection, serial)
-    if registered is not None and registered.state is EnrolmentState.PRE_REGISTERED:
-        return EnrolmentDecision(registered.id, "token", token, registered)
-    taken = registered or _known(connection, name)
-    if taken is not None:
-        problem = f"the device {taken.id:.140} is {taken.state} already, and this token is for new devices"
-        raise ConflictError(f"{problem}; ask the operator for a token for {taken.id:.140}, or enrol under another name")
-    return EnrolmentDecision(name, "token", token)
-
-
 def _known(connection: Connection, device: str) -> Device | None:
     try:
         return devices.get(connection, device)
     except AbsentError:
         return None
-
-
-def _label(connection: Connection, token: EnrolmentToken, known: Device | None, device: str) -> None:
-    """Add the token's tags to the device's, and set its site if the token has one."""
-    if token.tags or token.site:
-        tags = token.tags | (known.tags if known else frozenset())
-        devices.label(connection, device, tags, token.site or (known.site if known else ""))
 
 
 def _unknown_serial() -> RequestError:

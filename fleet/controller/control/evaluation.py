@@ -109,10 +109,13 @@ class EvaluationContext:
         taken = claimed(connection, rolling.states, known.spec, others, rolling.database.settings, rollout=rollout)
         new = newcomers(connection, known, devices, others, self.zones)
         looked_at = {device.id for device in devices}
+        # No device is offered what it would refuse.
+        offers = known.state.status in {Status.RUNNING, Status.STANDING}
+        why = usable(connection, known.spec.target.path) if offers else ""
         events: list[Event] = [
             *([ClockSetBack()] if set_back(known.state, self.now) else []),
             *self._gap(known),
-            *_barred(connection, known),
+            *((Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()),
             *taken_away(known.state, taken - looked_at),
             *changes(known.spec, known.state, devices, taken, self.zones, newcomers=new),
             *(superseded(connection, known) if complete else ()),
@@ -163,13 +166,6 @@ class EvaluationContext:
         for deed in _deeds(known, plan, kept):
             audit.append(connection, deed, self.now)
         return known
-
-
-def _barred(connection: Connection, known: RecordedRollout) -> Sequence[Paused]:
-    """Return a pause if the release must not be assigned: no device is offered what it would refuse."""
-    offers = known.state.status in {Status.RUNNING, Status.STANDING}
-    why = usable(connection, known.spec.target.path) if offers else ""
-    return (Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()
 
 
 def _deeds(known: RecordedRollout, plan: EvaluationPlan, kept: int) -> Iterator[Deed]:

@@ -1,25 +1,56 @@
 """Requests that are carried out once, however often they arrive (draft-ietf-httpapi-idempotency-key-header).
 
 What a request does and the answer to it are one transaction. A controller that is killed has done both or neither, on
-any replica. A refused request does nothing and leaves no answer: it may be sent again with the same key.
+any replica. A refused request does nothing and leaves no answer: it may be sent again with the same key. Stored answers
+are encrypted by the caller's secret: AES-256-GCM with a key of HKDF-SHA256 (RFC 5869).
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from fleet.controller.control.sealing import seal, unseal
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
 from fleet.controller.control.settings import RequestSettings
 from fleet.controller.database import idempotency
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.idempotency import Key, StoredAnswer
 from fleet.controller.problems import ProblemError
 from fleet.problem_types import IN_PROGRESS, KEY_REUSED
+from gateway.domain.errors import Fault, RequestError
+
+SALT_BYTES, NONCE_BYTES, KEY_BYTES = 32, 12, 32
+PURPOSE = b"edge-fleet: answer to an Idempotency-Key"
+
+
+def seal(plain: bytes, secret: str, about: str) -> bytes:
+    """Encrypt `plain`. `secret` has at least 128 random bits; `about` is bound to the result and not stored in it."""
+    salt, nonce = secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
+    return salt + nonce + _cipher(secret, salt).encrypt(nonce, plain, about.encode())
+
+
+def unseal(sealed: bytes, secret: str, about: str) -> bytes:
+    """Decrypt what `seal` returned. Raise RequestError INTERNAL if a byte or `about` differs."""
+    salt, nonce, rest = sealed[:SALT_BYTES], sealed[SALT_BYTES:][:NONCE_BYTES], sealed[SALT_BYTES + NONCE_BYTES :]
+    try:
+        return _cipher(secret, salt).decrypt(nonce, rest, about.encode())
+    except (InvalidTag, ValueError):
+        problem = "the stored answer to this Idempotency-Key cannot be read; use a new key after checking what was done"
+        raise RequestError(Fault.INTERNAL, problem) from None
+
+
+def _cipher(secret: str, salt: bytes) -> AESGCM:
+    return AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, PURPOSE).derive(secret.encode()))
+
 
 AGAIN_S = 1.0
 """Retry-After in seconds for a caller whose first request has not ended."""
@@ -85,7 +116,10 @@ class KeyedAnswers:
         with self._database.unit(claim) as unit:
             answer = work()
             if unit.connection is not None:  # what wrote nothing may be asked again
-                kept = StoredAnswer(asked.request, seal(_packed(answer), asked.secret, asked.request))
+                kept = StoredAnswer(
+                    asked.request,
+                    seal(json.dumps(answer.status).encode() + b"\n" + answer.body, asked.secret, asked.request),
+                )
                 limit_rows = self._settings.idempotency_keys_per_caller
                 idempotency.add(unit.connection, asked.key, kept, now, limit_rows)
         return answer
@@ -108,18 +142,10 @@ def _again(asked: KeyedRequest, kept: StoredAnswer) -> KeyedAnswer:
     if kept.request != asked.request:
         problem = "this Idempotency-Key was used with another method, path or body; send a new request with a new key"
         raise ProblemError(KEY_REUSED.status, problem)
-    return _unpacked(unseal(kept.answer, asked.secret, asked.request))
+    status, _, body = unseal(kept.answer, asked.secret, asked.request).partition(b"\n")
+    return KeyedAnswer(int(status), body, repeated=True)
 
 
 def _in_progress() -> ProblemError:
     problem = "the first request with this Idempotency-Key has not ended; send it again later"
     return ProblemError(IN_PROGRESS.status, problem, retry_after_s=AGAIN_S, kind=IN_PROGRESS)
-
-
-def _packed(answer: KeyedAnswer) -> bytes:
-    return json.dumps(answer.status).encode() + b"\n" + answer.body
-
-
-def _unpacked(content: bytes) -> KeyedAnswer:
-    status, _, body = content.partition(b"\n")
-    return KeyedAnswer(int(status), body, repeated=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
@@ -25,7 +25,6 @@ from fleet.controller.control.reports import (
     UPDATES,
     VITALS,
     Made,
-    SlotReport,
     hardware,
     health,
     name,
@@ -86,38 +85,26 @@ class Intake:
                 self._counts["telemetry_overloaded"] += 1
                 problem = "telemetry of many devices, or of this one, is being stored; send it again later"
                 raise RequestError(Fault.OVERLOADED, problem)
-            found = self._read(device, body, encoding)
+            content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
+            # A device that sends too fast would keep others from writing, and delay alerts, which read its rows first.
+            with self._lock:
+                wait_s = self._rows.take(device, time.monotonic_ns(), content.count(b"\n"))
+            if wait_s:
+                self._counts["rate_limited_rows"] += 1
+                problem = (
+                    f"{device:.140} sends more than {self._settings.rows_per_s:g} rows a second; send the rest later"
+                )
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
+            row_bytes = self._database.settings.telemetry.row_limit_bytes
+            found = batches(content, IntakeLimits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
+            limit = self._database.settings.telemetry.batch_limit_rows
+            if sum(len(batch.rows) for batch in found) > limit:
+                raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
             counted = Counter[str]()
             with self._database.write() as connection:
                 said = self._stored(connection, device, found, tail.storing(connection, now), counted)
             self._counts.update(counted)  # only of what is on the disk
             return said
-
-    def _read(self, device: str, body: bytes, encoding: str) -> list[Batch]:
-        content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
-        self._check_rate(device, content.count(b"\n"))
-        row_bytes = self._database.settings.telemetry.row_limit_bytes
-        found = batches(content, IntakeLimits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
-        self._check(found)
-        return found
-
-    def _check_rate(self, device: str, rows: int) -> None:
-        """Raise RequestError OVERLOADED if the device sends rows too fast.
-
-        Otherwise one device would keep others from writing, and delay the alerts that read its rows first.
-        """
-        with self._lock:
-            wait_s = self._rows.take(device, time.monotonic_ns(), rows)
-        if wait_s:
-            self._counts["rate_limited_rows"] += 1
-            problem = f"{device:.140} sends more than {self._settings.rows_per_s:g} rows a second; send the rest later"
-            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
-
-    def _check(self, found: Sequence[Batch]) -> None:
-        """Raise RequestError TOO_LARGE: the bound of one batch also holds for a whole request."""
-        limit = self._database.settings.telemetry.batch_limit_rows
-        if sum(len(batch.rows) for batch in found) > limit:
-            raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
 
     def _stored(
         self, connection: Connection, device: str, found: Sequence[Batch], now: datetime, counted: Counter[str]
@@ -131,7 +118,15 @@ class Intake:
             said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
             if batch.stream == VITALS and answer.fresh:
-                self._identify(connection, device, batch.boot_epoch, answer.fresh[-1], now)
+                row = answer.fresh[-1]
+                known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
+                use, after = judge(known, batch.boot_epoch, hardware(row.document))
+                if after != known:
+                    devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)
+                if use is IdentityUse.MOVED:
+                    changed = {"hardware": after.hardware, "hardware_before": after.before}
+                    event = Event(device, f"{MOVED} {batch.boot_epoch}", row.at, MOVED, document=changed)
+                    events.record(connection, [event], now, self._database.settings)
             counted["telemetry_rows"] += answer.stored
             for reason, count in answer.left.items():
                 counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
@@ -139,17 +134,6 @@ class Intake:
         if state or updates:
             counted.update(self._apply(connection, device, state, updates, now))
         return said
-
-    def _identify(self, connection: Connection, device: str, boot: int, row: Row, now: datetime) -> None:
-        """Record the machine that reports. A copy of a device's storage reports under the same name."""
-        known = KnownMachine(**before) if (before := devices.machine(connection, device)) else None
-        use, after = judge(known, boot, hardware(row.document))
-        if after != known:
-            devices.report_machine(connection, device, asdict(after), now if use is IdentityUse.TWICE else None)
-        if use is IdentityUse.MOVED:
-            changed = {"hardware": after.hardware, "hardware_before": after.before}
-            event = Event(device, f"{MOVED} {boot}", row.at, MOVED, document=changed)
-            events.record(connection, [event], now, self._database.settings)
 
     def _apply(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
@@ -159,39 +143,26 @@ class Intake:
         Return the number of reports by their effect.
         """
         slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
-        self._describe(connection, device, state, slots)
+        latest = {one.slot: one.running for one in slots}
+        if latest:
+            there = [running for running in latest.values() if running]
+            devices.report_slots(connection, device, there, [slot for slot, running in latest.items() if not running])
+        how = [one for row in state if row.kind == DEVICE and (one := health(row.document))]
+        if how:
+            devices.report_health(connection, device, how[-1].state, how[-1].details, how[-1].profile)
         said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
-        said += [(one.slot, one.made) for one in slots]
+        said += [(slot.slot, slot.made) for slot in slots]
         reports = [(slot, made) for slot, made in said if slot and made]
         concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
-        self._record_events(connection, device, updates, concerned, now)
+        named = {(rollout.slot, rollout.target): rollout.id for rollout in concerned}
+        ended = (update_event(device, row) for row in updates)
+        attributed = [replace(event, rollout=named.get((event.slot, event.target), "")) for event in ended if event]
+        events.record(connection, attributed, now, self._database.settings)
         recorded = sum(
             self._record(connection, rollout, [made for slot, made in reports if slot == rollout.slot], now)
             for rollout in concerned
         )
         return Counter({"reports_recorded": recorded, "reports_without_effect": max(0, len(reports) - recorded)})
-
-    def _describe(self, connection: Connection, device: str, state: Sequence[Row], slots: Iterable[SlotReport]) -> None:
-        latest = {one.slot: one.running for one in slots}
-        if latest:
-            there = [running for running in latest.values() if running]
-            devices.report_slots(connection, device, there, [slot for slot, running in latest.items() if not running])
-        how = [found for row in state if row.kind == DEVICE and (found := health(row.document))]
-        if how:
-            devices.report_health(connection, device, how[-1].state, how[-1].details, how[-1].profile)
-
-    def _record_events(
-        self,
-        connection: Connection,
-        device: str,
-        updates: Sequence[Row],
-        concerned: Sequence[StoredRollout],
-        now: datetime,
-    ) -> None:
-        named = {(rollout.slot, rollout.target): rollout.id for rollout in concerned}
-        ended = (update_event(device, row) for row in updates)
-        found = [replace(one, rollout=named.get((one.slot, one.target), "")) for one in ended if one]
-        events.record(connection, found, now, self._database.settings)
 
     # ---- facts -------------------------------------------------------------------------------------------------------
     def _record(self, connection: Connection, rollout: StoredRollout, reports: Sequence[Made], now: datetime) -> int:

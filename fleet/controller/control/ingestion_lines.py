@@ -6,7 +6,7 @@ The sender may be malicious: sizes are checked before anything is parsed, and an
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -125,8 +125,13 @@ def batches(content: bytes, limits: IntakeLimits) -> list[Batch]:
         if is_deep(text, line.document or {}):
             raise _odd(number, f"its document is nested deeper than {NESTING_LIMIT} levels")
         if len(text) * ESCAPED > limits.row_bytes:
-            _check_size(number, line, limits.row_bytes)
-        source.rows.append(Row(line.seq, _time(number, line.at), line.kind, _document(number, line)))
+            try:
+                document_text(line.document, limits.row_bytes)
+            except RefusedError as error:
+                raise _odd(number, str(error)) from None
+        if line.document is None:
+            raise _odd(number, "it has neither a document nor the last number of a gap")
+        source.rows.append(Row(line.seq, _time(number, line.at), line.kind, line.document))
     return [Batch(stream, epoch, source.rows, source.lost) for (stream, epoch), source in found.items()]
 
 
@@ -185,13 +190,6 @@ def _read(number: int, text: bytes) -> IntakeLine:
     return line
 
 
-def _check_size(number: int, line: IntakeLine, limit_bytes: int) -> None:
-    try:
-        document_text(line.document, limit_bytes)
-    except RefusedError as error:
-        raise _odd(number, str(error)) from None
-
-
 def _time(number: int, text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
@@ -200,12 +198,6 @@ def _time(number: int, text: str) -> datetime:
     if found is None or found.tzinfo is None or not EPOCH <= found < LATEST:
         raise _odd(number, f"its time {text!r:.80} is not a time with a time zone, from 1970 on")
     return found
-
-
-def _document(number: int, line: IntakeLine) -> Mapping[str, Any]:
-    if line.document is None:
-        raise _odd(number, "it has neither a document nor the last number of a gap")
-    return line.document
 
 
 def _odd(number: int, problem: str) -> RequestError:

@@ -50,7 +50,9 @@ class Inventories:
         with self._read(device, body, encoding, self._settings.inventory_limit_bytes) as document:
             kinds = accelerators(document.get("accelerators"))
             with self._database.write() as connection:
-                devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
+                devices.describe(
+                    connection, device, profile=name(document.get("profile")), accelerators=kinds, inventory=document
+                )
 
     def asked(self, serial: str, now: datetime) -> list[PendingDiagnostics]:
         """Return the requests that wait for this device, the oldest first."""
@@ -93,10 +95,6 @@ def accelerators(found: object) -> tuple[str, ...]:
     entries: Iterable[Any] = found if isinstance(found, list) else []
     kinds = (name(entry.get("kind")) for entry in entries if isinstance(entry, dict))
     return tuple(dict.fromkeys(kind for kind in kinds if kind))[:ACCELERATORS_LIMIT]
-
-
-def _profile(document: dict[str, Any]) -> str:
-    return name(document.get("profile"))
 
 
 def _parts(wanted: object) -> list[str]:

@@ -84,7 +84,21 @@ def relabel(database: Database, order: Order, by: str, now: datetime) -> Outcome
         outcome = _outcome(selected, changed, void)
         if changed:
             subject = order.query[:SUBJECT_CHARACTERS] or f"{len(order.names)} devices"
-            audit.append(connection, Deed(by, "devices.tag", subject, _details(order, outcome)), now)
+            change = order.change
+            site = {} if change.site is None else {"site": change.site}
+            asked = {"query": order.query} if order.query else {}
+            labelled = {"add": sorted(change.add), "remove": sorted(change.remove), **site}
+            found = {"selected": outcome.selected, "changed": outcome.changed, "devices": list(outcome.devices)}
+            audit.append(
+                connection,
+                Deed(
+                    by,
+                    "devices.tag",
+                    subject,
+                    {**asked, **labelled, **found, "enrolments_void": outcome.enrolments_void},
+                ),
+                now,
+            )
     return outcome
 
 
@@ -100,12 +114,3 @@ def _found(connection: Connection, database: Database, order: Order, *, lock: bo
 
 def _outcome(selected: int, changed: Sequence[Effect], void: int) -> Outcome:
     return Outcome(selected, len(changed), [effect.device for effect in changed[:NAMES_SHOWN]], void)
-
-
-def _details(order: Order, outcome: Outcome) -> dict[str, object]:
-    change = order.change
-    site = {} if change.site is None else {"site": change.site}
-    asked = {"query": order.query} if order.query else {}
-    labelled = {"add": sorted(change.add), "remove": sorted(change.remove), **site}
-    found = {"selected": outcome.selected, "changed": outcome.changed, "devices": list(outcome.devices)}
-    return {**asked, **labelled, **found, "enrolments_void": outcome.enrolments_void}

@@ -66,19 +66,13 @@ class OnlineKeys:
     def _read(self, missing: frozenset[str]) -> None:
         for file in sorted(self._folder.glob(f"*{PUBLIC_SUFFIX}")):
             try:
-                self._take(file, missing)
+                if read_public(file).key.keyid in missing and has_secret(file):
+                    signer = load_signer(file, self._ask)
+                    self._held[signer.public_key.keyid] = signer
+                    _log.info(events.KEY_LOADED, file)
                 self._problems.pop(file, None)
             except (ConfigurationError, UnreachableError, OSError) as error:
-                self._note(file, str(error))
-
-    def _take(self, file: Path, missing: frozenset[str]) -> None:
-        if read_public(file).key.keyid in missing and has_secret(file):
-            signer = load_signer(file, self._ask)
-            self._held[signer.public_key.keyid] = signer
-            _log.info(events.KEY_LOADED, file)
-
-    def _note(self, file: Path, problem: str) -> None:
-        """Log a problem once, until it is another one or solved."""
-        if self._problems.get(file) != problem:
-            self._problems[file] = problem
-            _log.warning(events.KEY_NOT_LOADED, problem)
+                problem = str(error)
+                if self._problems.get(file) != problem:
+                    self._problems[file] = problem
+                    _log.warning(events.KEY_NOT_LOADED, problem)

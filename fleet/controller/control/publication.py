@@ -72,7 +72,13 @@ class Publisher:
             done = PublicationResult(
                 publication.versions, publication.waiting, len(content), uploaded, standing.concerns, soonest
             )
-            deed = _deed({**self._interrupted(drafting), **done.published}, done, by)
+            drafts = self._drafts.workspace.drafts()
+            versions = {
+                **{role: drafts[role].metadata.signed.version for role in drafts.keys() - drafting.drafts.keys()},
+                **done.published,
+            }
+            details = {"published": dict(versions), "waiting": sorted(done.waiting), "files": done.files}
+            deed = Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details)
             with self._drafts.database.write() as connection:
                 audit.append(connection, deed, now)
                 self._drafts.workspace.publish(publication)
@@ -101,13 +107,3 @@ class Publisher:
             return None
         files = [self._drafts.workspace.staged / name for name in content if name.startswith(f"{BLOBS}/")]
         return upload(self._bucket, {file.name: file for file in files}, lambda _: None)
-
-    def _interrupted(self, drafting: Drafting) -> Mapping[str, int]:
-        """Return the versions of drafts that a publication published before it was stopped."""
-        drafts = self._drafts.workspace.drafts()
-        return {role: drafts[role].metadata.signed.version for role in drafts.keys() - drafting.drafts.keys()}
-
-
-def _deed(versions: Mapping[str, int], done: PublicationResult, by: str) -> Deed:
-    details = {"published": dict(versions), "waiting": sorted(done.waiting), "files": done.files}
-    return Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details)

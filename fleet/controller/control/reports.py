@@ -70,7 +70,24 @@ def slot_report(device: str, document: Document, at: datetime) -> SlotReport | N
         return None
     if document.get("state") == GONE:
         return SlotReport(slot, None, None)
-    return SlotReport(slot, _running(slot, document, at), reported(device, document))
+    committed = document.get("committed")
+    there: Document = committed if isinstance(committed, Mapping) else {}
+    digest = there.get("release")
+    known = isinstance(digest, str) and DIGEST_PATTERN.fullmatch(digest) is not None
+    variant, accelerator = _served(document, name(there.get("version")))
+    return SlotReport(
+        slot,
+        Running(
+            slot,
+            path(there.get("target")) if known else "",
+            str(digest) if known else "",
+            variant,
+            accelerator,
+            word(document.get("state")),
+            at,
+        ),
+        reported(device, document),
+    )
 
 
 def reported(device: str, document: Document) -> Made | None:
@@ -162,24 +179,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:+/-]+")
 def _slot(document: Document) -> str:
     slot = document.get("slot")
     return str(slot) if is_slot(slot) else ""
-
-
-def _running(slot: str, document: Document, at: datetime) -> Running:
-    """Return what is committed in the slot; "" for what is not there yet."""
-    committed = document.get("committed")
-    there: Document = committed if isinstance(committed, Mapping) else {}
-    digest = there.get("release")
-    known = isinstance(digest, str) and DIGEST_PATTERN.fullmatch(digest) is not None
-    variant, accelerator = _served(document, name(there.get("version")))
-    return Running(
-        slot,
-        path(there.get("target")) if known else "",
-        str(digest) if known else "",
-        variant,
-        accelerator,
-        word(document.get("state")),
-        at,
-    )
 
 
 def _served(document: Document, version: str) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from fleet.controller.database import audit, rollouts
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.errors import ConflictError, RefusedError
 from fleet.controller.database.rollouts import DRAFT, StoredRollout
-from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.rollouts.facts import Approved, Created, Event, Resumed, Started
 from fleet.controller.rollouts.fold import refusal
 from fleet.controller.rollouts.query import And, FieldMatch, Operator, Query
@@ -120,27 +119,25 @@ def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: P
     with rolling.database.write() as connection:
         known = rolling.states.read(connection, rollout, settings, lock=True)
         permit(known)
-        _check(connection, known, word.event, settings)
+        if known.stored.archived is not None:
+            remedy = f"restore it first: edge-fleet rollouts restore {known.stored.id}"
+            raise ConflictError(f"the rollout {known.stored.id} is archived; {remedy}")
+        if why := refusal(known.spec, known.state, word.event):
+            raise ConflictError(f"the rollout {known.stored.id}: {why}")
+        if isinstance(word.event, Started) and known.spec.standing:
+            standing = sum(bool(one.spec.get("standing")) for one in live_rollouts(connection, settings))
+            if standing >= STANDING_LIMIT:
+                remedy = "abort one that is no longer needed: edge-fleet rollouts list --state standing"
+                raise ConflictError(
+                    f"there are {standing} standing rollouts, and {STANDING_LIMIT} is the most; {remedy}"
+                )
+        if isinstance(word.event, (Approved, Started, Resumed)) and (why := usable(connection, known.spec.target.path)):
+            raise ConflictError(f"the rollout {known.stored.id} cannot go on: {why}")
         known = add(connection, known, [word.event], now, settings)
         audit.append(connection, Deed(word.by, word.deed, rollout, word.details), now)
     rolling.database.after_commit(lambda: rolling.states.keep(known))
     rolling.database.after_commit(rolling.due.set)
     return known
-
-
-def _check(connection: Connection, known: RecordedRollout, event: Event, settings: DatabaseSettings) -> None:
-    if known.stored.archived is not None:
-        remedy = f"restore it first: edge-fleet rollouts restore {known.stored.id}"
-        raise ConflictError(f"the rollout {known.stored.id} is archived; {remedy}")
-    if why := refusal(known.spec, known.state, event):
-        raise ConflictError(f"the rollout {known.stored.id}: {why}")
-    if isinstance(event, Started) and known.spec.standing:
-        standing = sum(bool(one.spec.get("standing")) for one in live_rollouts(connection, settings))
-        if standing >= STANDING_LIMIT:
-            remedy = "abort one that is no longer needed: edge-fleet rollouts list --state standing"
-            raise ConflictError(f"there are {standing} standing rollouts, and {STANDING_LIMIT} is the most; {remedy}")
-    if isinstance(event, (Approved, Started, Resumed)) and (why := usable(connection, known.spec.target.path)):
-        raise ConflictError(f"the rollout {known.stored.id} cannot go on: {why}")
 
 
 # ---- scopes by tag

@@ -51,7 +51,8 @@ def preview(rolling: Rollouts, spec: Spec) -> Preview:
         counted += device.id in held
         running[device.versions.get(spec.slot, "")] += 1
     devices = sum(strata.values())
-    unknown = sorted(zone for zone in zones if not known_zone(zone)) if _by_site(spec) else []
+    by_site = any(window.zone == SITE for window in spec.windows)
+    unknown = sorted(zone for zone in zones if not known_zone(zone)) if by_site else []
     shown = dict(running.most_common(VERSIONS_SHOWN))
     return Preview(
         devices,
@@ -89,7 +90,3 @@ def _held(rolling: Rollouts, spec: Spec) -> frozenset[str]:
     with rolling.database.read() as connection:
         others = [one for one in live_rollouts(connection, settings) if one.slot == spec.slot]
         return claimed(connection, rolling.states, spec, others, settings)
-
-
-def _by_site(spec: Spec) -> bool:
-    return any(window.zone == SITE for window in spec.windows)

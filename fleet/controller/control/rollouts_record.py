@@ -71,16 +71,15 @@ class States:
             kept = self._kept.pop(known.stored.id, None)
             newer = kept if kept and kept[1].seq > known.state.seq else (known.spec, known.state)
             self._kept[known.stored.id] = newer
-            while len(self._kept) > STATES_LIMIT or (len(self._kept) > 1 and self._members() > MEMBERS_LIMIT):
+            while len(self._kept) > STATES_LIMIT or (
+                len(self._kept) > 1 and sum(len(state.members) for _, state in self._kept.values()) > MEMBERS_LIMIT
+            ):
                 self._kept.popitem(last=False)
 
     def forget(self) -> None:
         """Forget all states: the database may hold other facts than before."""
         with self._lock:
             self._kept.clear()
-
-    def _members(self) -> int:
-        return sum(len(state.members) for _, state in self._kept.values())
 
     def _at_most(self, stored: StoredRollout) -> tuple[Spec, RolloutState]:
         """Return the cached state, unless the database was restored to an earlier one."""

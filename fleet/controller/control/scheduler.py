@@ -10,20 +10,69 @@ from datetime import datetime, timedelta
 from fleet import events
 from fleet.controller.control.catalogue import Catalogue
 from fleet.controller.control.evaluation import EvaluationContext
-from fleet.controller.control.evaluation_log import EvaluationLog
 from fleet.controller.control.membership import pages, read_page
 from fleet.controller.control.rollouts import Rollouts
 from fleet.controller.control.rollouts_record import LIVE, RETURNING, RecordedRollout, live_rollouts
 from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.database import leader
 from fleet.controller.database.devices import Device
+from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import AwayError, FencedError
 from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.schedule import known_zone
 from gateway.domain.errors import ConfigurationError
 
+KEPT_PER_GAP = 4
+"""Number of times within `gap_s` that the last evaluation is stored for the next leader."""
+
+
 LEASE_SHARE = 3
 """Number of times within a lease that the leadership is renewed."""
+
+
+class EvaluationLog:
+    """Evaluation log of one replica, used by its scheduler's thread.
+
+    What it holds in memory is forgotten when the replica loses its leadership.
+    """
+
+    def __init__(self, database: Database, gap_s: float) -> None:
+        self._database, self._every = database, timedelta(seconds=gap_s / KEPT_PER_GAP)
+        self._last: datetime | None = None
+        self._kept: datetime | None = None
+        self._missed: dict[str, datetime] = {}
+
+    def last(self, now: datetime, rollout: str = "") -> datetime:
+        """Return when this or an earlier leader last evaluated `rollout` ("": any rollout).
+
+        Return `now` if no rollout was ever evaluated. Raise AwayError.
+        """
+        if self._last is None:
+            with self._database.glance() as connection:
+                self._last = leader.last_look(connection)
+        return self._missed.get(rollout) or self._last or now
+
+    def note(self, at: datetime, fence: int, missed: Collection[str]) -> None:
+        """Note that every rollout was evaluated at `at`, except those in `missed`.
+
+        `at` is the time at which the evaluation began. Its own duration thus counts to the next gap, because it may
+        have been blocked together with the database. While a rollout is missed nothing is stored: the next leader must
+        not believe that it was evaluated. Raise AwayError, FencedError.
+        """
+        self._missed = {rollout: self.last(at, rollout) for rollout in missed}
+        self._last = at
+        if not missed and (self._kept is None or abs(at - self._kept) >= self._every):
+            with self._database.write() as connection:
+                leader.guard(connection, fence)
+                leader.keep_look(connection, at)
+            self._kept = at
+
+    def forget(self) -> None:
+        """Forget what is in memory: another leader may have evaluated rollouts since."""
+        self._last = self._kept = None
+        self._missed = {}
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -101,22 +150,19 @@ class Scheduler:
         self._swept &= {rollout.id for rollout in live}
         if not live:
             return ()
-        self._warn(now)
-        return self._evaluate_each(live, self._next_devices(), now)
-
-    def _evaluate_each(
-        self, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
-    ) -> Collection[str]:
-        """Evaluate each of the live rollouts. Return those that were skipped.
-
-        One rollout that the database keeps waiting is skipped while the leadership is kept. A second one is taken for a
-        problem of the database. Raise AwayError, FencedError.
-        """
+        evaluated_at = self._evaluations.last(now)
+        if now - evaluated_at > timedelta(seconds=self._rolling.settings.gap_s):
+            _log.warning(events.ROLLOUTS_NOT_EVALUATED, evaluated_at, now)
+        limit_rows = self._rolling.settings.devices_per_tick
+        found = read_page(self._rolling.database, self._after, limit_rows)
+        self._after = found[-1].id if len(found) == limit_rows else ""
+        # One rollout that the database keeps waiting is skipped while the leadership is kept. A second one is taken for
+        # a problem of the database.
         over, missed, kept_waiting = set[str](), set[str](), False
         for rollout in live:
             there = [other for other in live if other.id not in over]
             try:
-                if self._evaluate_one(rollout, there, devices, now).stored.state not in LIVE:
+                if self._evaluate_one(rollout, there, found, now).stored.state not in LIVE:
                     over.add(rollout.id)
             except FencedError:
                 raise
@@ -166,23 +212,11 @@ class Scheduler:
             raise FencedError("another replica leads now; this one starts again as a follower")
         return self._fence
 
-    def _warn(self, now: datetime) -> None:
-        evaluated_at = self._evaluations.last(now)
-        if now - evaluated_at > timedelta(seconds=self._rolling.settings.gap_s):
-            _log.warning(events.ROLLOUTS_NOT_EVALUATED, evaluated_at, now)
-
     def _live(self) -> Sequence[StoredRollout]:
         """Return the live rollouts: those that end first, because they free devices for others; then the oldest."""
         database = self._rolling.database
         with database.read() as connection:
             return sorted(live_rollouts(connection, database.settings), key=lambda rollout: rollout.state != RETURNING)
-
-    def _next_devices(self) -> Sequence[Device]:
-        """Return the next page of the fleet: every change of a device is seen within one round."""
-        limit_rows = self._rolling.settings.devices_per_tick
-        found = read_page(self._rolling.database, self._after, limit_rows)
-        self._after = found[-1].id if len(found) == limit_rows else ""
-        return found
 
 
 def zones_of(settings: SchedulerSettings) -> Mapping[str, str]:

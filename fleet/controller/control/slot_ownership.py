@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -66,7 +66,19 @@ def carry_out(
     returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
     desired.lock(connection, [*(offer.device for offer in offers), *returns])
     for some in chunks(offers, settings.facts_limit_rows):
-        _offer(connection, known, some, now, settings)
+        rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
+        devices = [offer.device for offer in some]
+        present = desired.of_devices(connection, devices, slot)
+        remembered = desired.before(
+            connection, rollout, [one.device for one in present.values() if one.rollout == rollout]
+        )
+        new = (device for device in devices if device not in remembered)
+        desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
+        earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
+        wanted = (
+            Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in some
+        )
+        desired.put(connection, wanted, settings)
     return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
 
 
@@ -109,26 +121,6 @@ def _answered(known: RecordedRollout, made: Made, present: Desired | None, base:
     return member.attempt if mine else None
 
 
-def _offer(
-    connection: Connection,
-    known: RecordedRollout,
-    offers: Sequence[Offer | Retry],
-    now: datetime,
-    settings: DatabaseSettings,
-) -> None:
-    rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
-    devices = [offer.device for offer in offers]
-    present = desired.of_devices(connection, devices, slot)
-    remembered = desired.before(connection, rollout, [one.device for one in present.values() if one.rollout == rollout])
-    new = (device for device in devices if device not in remembered)
-    desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
-    earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
-    wanted = (
-        Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in offers
-    )
-    desired.put(connection, wanted, settings)
-
-
 def _earlier(connection: Connection, known: RecordedRollout, devices: Sequence[str]) -> Counter[str]:
     """Count how often other rollouts offered these devices the same release, whatever they had since.
 
@@ -163,14 +155,10 @@ def _return(
         desired.remove(connection, empty, slot)
     targets = {entry.target for entry in before.values() if entry.target}
     barred = {target for target in targets if usable(connection, target)}
-    desired.put(connection, _wanted(before, slot, barred, now), settings)
+    wanted = (
+        Desired(one.device, slot, one.target, one.digest, one.size_bytes, one.because, now, one.attempt)
+        for one in before.values()
+        if one.target and one.target not in barred
+    )
+    desired.put(connection, wanted, settings)
     return sum(entry.target in barred for entry in before.values())
-
-
-def _wanted(
-    before: Mapping[str, PreviousRelease], slot: str, barred: Iterable[str], now: datetime
-) -> Iterable[Desired]:
-    for entry in before.values():
-        if entry.target and entry.target not in barred:
-            said = (entry.target, entry.digest, entry.size_bytes, entry.because, now, entry.attempt)
-            yield Desired(entry.device, slot, *said)

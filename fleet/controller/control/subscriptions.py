@@ -73,7 +73,17 @@ class Subscriptions:
         """Admit a stream of this API token. Raise RequestError OVERLOADED, UNAVAILABLE; ProblemError 429."""
         subscription = ChangeStream(token)
         with self._lock:
-            self._check(token)
+            settings = self.settings
+            if self._stopped:
+                raise RequestError(Fault.UNAVAILABLE, "the controller is stopping; ask again later")
+            if sum(one.token == token for one in self._open) >= settings.streams_per_caller:
+                self._counts[TURNED_AWAY] += 1
+                problem = f"{settings.streams_per_caller} streams of this token are open; end one of them first"
+                raise ProblemError(429, problem, retry_after_s=settings.refused_retry_s)
+            if len(self._open) >= settings.streams_limit:
+                self._counts[TURNED_AWAY] += 1
+                problem = f"{settings.streams_limit} streams are open on this replica; try again later"
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=settings.refused_retry_s)
             self._open.add(subscription)
         return subscription
 
@@ -81,19 +91,6 @@ class Subscriptions:
         """Free the place of a stream."""
         with self._lock:
             self._open.discard(subscription)
-
-    def _check(self, token: int) -> None:
-        settings = self.settings
-        if self._stopped:
-            raise RequestError(Fault.UNAVAILABLE, "the controller is stopping; ask again later")
-        if sum(one.token == token for one in self._open) >= settings.streams_per_caller:
-            self._counts[TURNED_AWAY] += 1
-            problem = f"{settings.streams_per_caller} streams of this token are open; end one of them first"
-            raise ProblemError(429, problem, retry_after_s=settings.refused_retry_s)
-        if len(self._open) >= settings.streams_limit:
-            self._counts[TURNED_AWAY] += 1
-            problem = f"{settings.streams_limit} streams are open on this replica; try again later"
-            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=settings.refused_retry_s)
 
     def recent(self, after: Position) -> ChangePage | None:
         """Return the page after `after`, or None if memory does not hold all of it."""

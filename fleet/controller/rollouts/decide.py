@@ -51,20 +51,20 @@ def _step(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
     if state.status not in {Status.RUNNING, Status.PAUSED}:
         return ()
     if state.halted:
-        return _withdrawals(state)
+        # No device goes on with a release that fails.
+        mine = (member for member in state.members.values() if member.round == state.round and member.belongs)
+        return tuple(RollBack(member.device) for member in mine if member.state in OPEN_OFFER)
     if silent := tuple(silences(spec, state, now)):
         return silent
-    return _run(spec, state, now) if state.status is Status.RUNNING else ()
-
-
-def _run(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
-    survey = MemberSurvey(spec, state)
-    return (
-        _halt(spec, state, survey)
-        or _offers(spec, state, survey, now)
-        or _retries(spec, survey, now)
-        or _advance(spec, state, survey, now)
-    )
+    if state.status is Status.RUNNING:
+        survey = MemberSurvey(spec, state)
+        return (
+            _halt(spec, state, survey)
+            or _offers(spec, state, survey, now)
+            or _retries(spec, survey, now)
+            or _advance(spec, state, survey, now)
+        )
+    return ()
 
 
 def _next_round(spec: Spec, state: RolloutState) -> Sequence[OpenWave]:
@@ -83,12 +83,6 @@ def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
         concerned = member.round == state.round and member.attempt and member.belongs and not member.returned
         if concerned and (all_of_them or member.state is not DeviceState.COMMITTED):
             yield RollBack(member.device)
-
-
-def _withdrawals(state: RolloutState) -> Sequence[RollBack]:
-    """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
-    mine = (member for member in state.members.values() if member.round == state.round and member.belongs)
-    return tuple(RollBack(member.device) for member in mine if member.state in OPEN_OFFER)
 
 
 def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Decision]:

@@ -109,7 +109,8 @@ def read_event(document: Mapping[str, Any], where: str = "the event") -> Event:
     table = Table(dict(document), file=where)
     kind = table.text("kind", among=(*EVENTS, DECIDED))
     if kind == DECIDED:
-        return Decided(_read_decision(table, document))
+        decision: Decision = _read(DECISIONS[table.text("decision", among=tuple(DECISIONS))], table, document)
+        return Decided(decision)
     event: Event = _read(EVENTS[kind], table, document)
     return event
 
@@ -126,11 +127,6 @@ def read_fact(document: Mapping[str, Any], where: str = "the fact") -> Fact:
     table.table("event", required=True)
     table.finish()
     return Fact(seq, moment, read_event(document["event"], f"{where} {seq}"))
-
-
-def _read_decision(table: Table, document: Mapping[str, Any]) -> Decision:
-    decision: Decision = _read(DECISIONS[table.text("decision", among=tuple(DECISIONS))], table, document)
-    return decision
 
 
 def _plain(value: Any) -> dict[str, Any]:

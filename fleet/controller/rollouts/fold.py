@@ -119,20 +119,16 @@ def refusal(spec: Spec, state: RolloutState, event: Event) -> str:
     if isinstance(event, Approved) and event.spec != spec_digest(spec):
         return "another specification was approved than the one that is stored"
     if isinstance(event, WaveApproved):
-        return _approval_refusal(spec, state, event.wave)
+        if state.status in ENDED:
+            return f"the rollout is {state.status.value}"
+        if not (spec.first_wave <= event.wave <= spec.last_wave and spec.needs_approval(event.wave)):
+            return f"{wave_name(event.wave)} needs no approval"
+        return f"{wave_name(event.wave)} was approved already" if event.wave in state.approved_waves else ""
     move = _MOVES.get(type(event))
     if not move or state.status in move[0]:
         return ""
     wanted = " or ".join(sorted(status.value for status in move[0]))
     return f"the rollout is {state.status.value}; for that it has to be {wanted}"
-
-
-def _approval_refusal(spec: Spec, state: RolloutState, wave: int) -> str:
-    if state.status in ENDED:
-        return f"the rollout is {state.status.value}"
-    if not (spec.first_wave <= wave <= spec.last_wave and spec.needs_approval(wave)):
-        return f"{wave_name(wave)} needs no approval"
-    return f"{wave_name(wave)} was approved already" if wave in state.approved_waves else ""
 
 
 class _Folding:
@@ -154,7 +150,10 @@ class _Folding:
             return
         self._seq, self._at = fact.seq, fact.at
         if self._latest - fact.at > CLOCK_STEP:
-            self._set_back()
+            self._latest = at = self._at
+            self._change(attended_at=min(self._state.attended_at, at))
+            for member in self._members.members():
+                self._members.put(timeouts.set_back(member, at))
         else:
             self._latest = max(self._latest, fact.at)
         event: Any = fact.event.decision if isinstance(fact.event, Decided) else fact.event
@@ -329,12 +328,6 @@ class _Folding:
 
     def _ignore(self, reason: str) -> None:
         self._ignored[reason] = self._ignored.get(reason, 0) + 1
-
-    def _set_back(self) -> None:
-        self._latest = at = self._at
-        self._change(attended_at=min(self._state.attended_at, at))
-        for member in self._members.members():
-            self._members.put(timeouts.set_back(member, at))
 
 
 _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {

@@ -106,7 +106,11 @@ def _holds(match: FieldMatch, device: QueriedDevice) -> bool:
     found = tuple(_values(match.field, device))
     if match.operator in _ORDERED:
         return any(compares(match.operator, value, match.values[0]) for value in found)
-    equal = any(_alike(pattern, value) for pattern in match.values for value in found)
+    equal = any(
+        (_pattern(pattern).match(value) is not None if is_glob(pattern) else pattern == value)
+        for pattern in match.values
+        for value in found
+    )
     return equal is (match.operator is Operator.EQUAL)
 
 
@@ -133,10 +137,6 @@ def compares(operator: Operator, value: str, limit: str) -> bool:
 def is_glob(pattern: str) -> bool:
     """Return whether the value stands for more than one value."""
     return "*" in pattern or "?" in pattern
-
-
-def _alike(pattern: str, value: str) -> bool:
-    return _pattern(pattern).match(value) is not None if is_glob(pattern) else pattern == value
 
 
 @lru_cache(maxsize=_PATTERNS_CACHED)

@@ -71,7 +71,11 @@ def query_text(query: Query) -> str:
     if isinstance(query, All):
         return "all"
     if isinstance(query, FieldMatch):
-        return _match_text(query)
+        values = [_value_text(value) for value in query.values]
+        if len(values) == 1:
+            return f"{query.field} {query.operator.value} {values[0]}"
+        negation = "not " if query.operator is Operator.UNEQUAL else ""
+        return f"{query.field} {negation}in ({', '.join(values)})"
     if isinstance(query, Not):
         return f"not {_inner(query.part)}"
     joint = " and " if isinstance(query, And) else " or "
@@ -80,14 +84,6 @@ def query_text(query: Query) -> str:
 
 def _inner(part: Query) -> str:
     return query_text(part) if isinstance(part, (All, FieldMatch, Not)) else f"({query_text(part)})"
-
-
-def _match_text(match: FieldMatch) -> str:
-    values = [_value_text(value) for value in match.values]
-    if len(values) == 1:
-        return f"{match.field} {match.operator.value} {values[0]}"
-    negation = "not " if match.operator is Operator.UNEQUAL else ""
-    return f"{match.field} {negation}in ({', '.join(values)})"
 
 
 def _value_text(value: str) -> str:
@@ -144,14 +140,23 @@ class _QueryParser:
             inner = self.either(depth + 1)
             self._expect(")")
             return inner
-        return All() if self._take("all") else self._comparison()
-
-    def _comparison(self) -> FieldMatch:
-        name = self._field()
+        if self._take("all"):
+            return All()
+        token = self._here
+        slot = token.text.removeprefix(VERSION) if token.text.startswith(VERSION) else ""
+        if token.kind != "word" or not (token.text in FIELDS or is_slot(slot)):
+            self._fail(f"expected one of {', '.join(FIELDS)}, version.<slot>, 'not', 'all' or '('")
+        self._next += 1
+        name = token.text
         negated = self._take("not")
         if negated or self._here.text == "in":
             self._expect("in")
-            return FieldMatch(name, Operator.UNEQUAL if negated else Operator.EQUAL, self._list())
+            self._expect("(")
+            values = [self._value()]
+            while self._take(","):
+                values.append(self._value())
+            self._expect(")")
+            return FieldMatch(name, Operator.UNEQUAL if negated else Operator.EQUAL, tuple(values))
         sign = self._here
         if sign.kind != "sign" or sign.text not in {operator.value for operator in Operator}:
             self._fail("expected '=', '!=', 'in' or, of a version, '<', '<=', '>', '>='")
@@ -160,22 +165,6 @@ class _QueryParser:
             self._fail(f"{name} has no order; only version.<slot> has")
         self._next += 1
         return FieldMatch(name, operator, (self._value(),))
-
-    def _field(self) -> str:
-        token = self._here
-        slot = token.text.removeprefix(VERSION) if token.text.startswith(VERSION) else ""
-        if token.kind != "word" or not (token.text in FIELDS or is_slot(slot)):
-            self._fail(f"expected one of {', '.join(FIELDS)}, version.<slot>, 'not', 'all' or '('")
-        self._next += 1
-        return token.text
-
-    def _list(self) -> tuple[str, ...]:
-        self._expect("(")
-        values = [self._value()]
-        while self._take(","):
-            values.append(self._value())
-        self._expect(")")
-        return tuple(values)
 
     def _value(self) -> str:
         token = self._here

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from fleet.controller.rollouts.abort_rules import VerdictTally, passed_at
-from fleet.controller.rollouts.canary import canaries
 from fleet.controller.rollouts.spec import CANARY, Spec, wave_name
 from fleet.controller.rollouts.state import GAVE_UP, IN_FLIGHT, DeviceState, Member, RolloutState
-from fleet.controller.rollouts.waves import next_in_line, places
+from fleet.controller.rollouts.waves import canaries, next_in_line, places
 
 
 class MemberSurvey:

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from fleet.controller.rollouts.spec import Wave
 from fleet.controller.rollouts.state import Member
+
+
+def canaries(waiting: Iterable[Member], taken: Iterable[Member], per_accelerator: int) -> Sequence[Member]:
+    """Return the next devices of `waiting`, by rank: per stratum as many as `taken` leaves of `per_accelerator`.
+
+    The rank is a hash of device and rollout: the same result each time, other devices in each rollout.
+    """
+    places = Counter(member.stratum for member in taken)
+    chosen = []
+    for member in in_order(waiting):
+        if places[member.stratum] < per_accelerator:
+            places[member.stratum] += 1
+            chosen.append(member)
+    return chosen
 
 
 def share(devices: int, percent: float) -> int:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.client.client import Access, Client, path_of
-from fleet.client.settings import ClientSettings
+from fleet.client.client import Access, Client, ClientSettings, path_of
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_http import AUTHORITY, now

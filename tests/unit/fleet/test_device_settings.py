@@ -17,11 +17,11 @@ from fleet.publisher.device_settings import (
     settings_path,
     settings_versions,
 )
-from fleet.publisher.documents import named_files
 from fleet.publisher.drafts import Draft
 from fleet.publisher.releases import plan_withdrawal
 from fleet.publisher.roles import owner_role, role_paths
 from fleet.publisher.signing import renew
+from fleet.publisher.software import named_files
 from fleet.publisher.wording import describe
 from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError

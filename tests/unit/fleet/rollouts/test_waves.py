@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.controller.rollouts.canary import canaries
 from fleet.controller.rollouts.spec import Wave
 from fleet.controller.rollouts.state import Member, rank_of, stratum_of
-from fleet.controller.rollouts.waves import next_in_line, places, share
+from fleet.controller.rollouts.waves import canaries, next_in_line, places, share
 
 STRATA = ("cpu", "hailo-8", "coral-usb")
 
