@@ -19,7 +19,8 @@ from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.report import hardware, reporting
+from gateway.agent.report import report as hardware_report
+from gateway.agent.report import reporting
 from gateway.agent.state.storage import opened_for_reading
 from gateway.agent.update import work
 from gateway.agent.update.poll import Poll
@@ -326,8 +327,8 @@ class Machine:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BOOT_ID", self.boot)
             patch.setenv("PRODUCT_UUID", self.uuid)
-            patch.setattr(hardware, "PRODUCT_UUID", "absent")
-            patch.setattr(hardware, "_permanent", lambda _device: "")
+            patch.setattr(hardware_report, "PRODUCT_UUID", "absent")
+            patch.setattr(hardware_report, "_permanent", lambda _device: "")
             for _ in range(times):
                 assert replace(self.fleet.device, folder=self.folder).turn() == ""
 
