@@ -39,14 +39,14 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _move(arguments: argparse.Namespace) -> int:
     """Move the fleet. Return 0, or 1 if the audit log that was moved was changed before."""
+    old = _existing(arguments.dir)
     try:
-        place = read_place(arguments.to, Path(arguments.dir))
+        new = read_place(arguments.to, Path(arguments.dir))
     except ConfigurationError as error:
         raise ConfigurationError(f"--to: {error.problem}") from None
-    if place.url.password:
+    if new.url.password:
         problem = "--to: leave the password out, others see it in the list of processes; PGPASSWORD or ~/.pgpass has it"
         raise ConfigurationError(problem)
-    old, new = _existing(arguments.dir), place
     settings = load_config(Path(arguments.dir)).database
     try:
         with (

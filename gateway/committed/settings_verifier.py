@@ -39,8 +39,8 @@ def verify_settings(store: Path, root: Path, activation: Activation) -> Verified
         chain = open_chain(store, root)
         release = chain.settings(activation)
         installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(FOLDER)]
-        contents = {one.target.path: chain.file(one.target, one.evidence, one.root) for one in installed}
-        permitted = permitted_settings([read_policy(content, path) for path, content in contents.items()])
+        policies = [read_policy(chain.file(one.target, one.evidence, one.root), one.target.path) for one in installed]
+        permitted = permitted_settings(policies)
     except (Distrust, StoreError, ConfigurationError, ValueError) as error:
         return VerifiedSettings(problem=str(error))
     return VerifiedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))

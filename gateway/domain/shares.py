@@ -156,8 +156,6 @@ def is_loopback(key: str) -> bool:
 
 
 def _address_key(text: str) -> str:
-    if text == "unix":  # a user that grpcio does not report
-        return "user:unknown"
     try:
         address = plain_address(text)
     except ValueError:

@@ -59,12 +59,14 @@ def open_file(folder: Path, settings: JournalSettings) -> SqliteFile:
 def _open(path: Path, settings: JournalSettings, *, is_new: bool) -> SqliteFile:
     file = SqliteFile(path, settings.busy_timeout_ms, _PRAGMAS, _REMEDY)
     with file.closed_on_error():
-        version = file.begin(_SCHEMA, SCHEMA_VERSION) if is_new else file.version()
-        if not version:
-            raise file.damage("holds nothing, though it should")
+        # first the version: what a newer agent wrote is not damaged, whatever this SQLite finds in it
+        version = file.version()
         known = f"(schema {version}, known is {SCHEMA_VERSION})"
-        if version < SCHEMA_VERSION:
-            raise file.damage(f"was written before the first release {known}")
         if version > SCHEMA_VERSION:
             raise StoreError(f"was written by a newer edge-agent {known}; install that", file=path)
+        file.check_pages()
+        if not version and not (is_new and file.begin(_SCHEMA, SCHEMA_VERSION)):
+            raise file.damage("holds nothing, though it should")
+        if 0 < version < SCHEMA_VERSION:
+            raise file.damage(f"was written before the first release {known}")
     return file

@@ -34,6 +34,7 @@ def open_file(folder: Path, settings: SpoolSettings) -> SqliteFile:
     pragmas = ("journal_mode = WAL", f"wal_autocheckpoint = {_WAL_PAGES}")
     file = SqliteFile(folder / NAME, settings.busy_timeout_ms, pragmas)
     with file.closed_on_error():
+        file.check_pages()
         if (version := file.begin(_SCHEMA, SCHEMA_VERSION)) != SCHEMA_VERSION:
             raise file.damage(f"is of another program or version (schema {version})")
     return file

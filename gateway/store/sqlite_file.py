@@ -24,7 +24,7 @@ class SqliteFile:
     """
 
     def __init__(self, path: Path, busy_timeout_ms: int, pragmas: Iterable[str], remedy: str = "") -> None:
-        """Open the file and check every page. Raises DamagedError, StoreError."""
+        """Open the file. Raises DamagedError, StoreError."""
         self.path, self._remedy = path, remedy
         with self._store_errors():
             uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -33,9 +33,12 @@ class SqliteFile:
             with self.closed_on_error():
                 for pragma in (*pragmas, "trusted_schema = OFF", "cell_size_check = ON"):
                     self._connection.execute(f"PRAGMA {pragma}")
-                problems = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-                if problems != "ok":
-                    raise self.damage(f"is damaged: {problems!s:.200}")
+
+    def check_pages(self) -> None:
+        """Check every page. Raises DamagedError, StoreError."""
+        problems = self.ask("PRAGMA integrity_check(1)")[0][0]
+        if problems != "ok":
+            raise self.damage(f"is damaged: {problems!s:.200}")
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""

@@ -23,8 +23,7 @@ from fleet.controller.rollouts.facts_form import read_fact
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import read_spec
 from tests.simulators.controller import RunningController, controlling
-from tests.simulators.databases import NOW
-from tests.simulators.databases import alike_database as database
+from tests.simulators.databases import NOW, database
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document
 

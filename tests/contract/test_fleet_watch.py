@@ -26,8 +26,7 @@ from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.releases import StoredRelease
 from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.monitoring.readings import repository
-from tests.simulators.databases import NOW, content, enrolled, made
-from tests.simulators.databases import alike_database as database
+from tests.simulators.databases import NOW, content, database, enrolled, made
 from tests.simulators.watched_fleet import WatchedFleet
 
 __all__ = ["database"]

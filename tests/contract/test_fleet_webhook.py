@@ -24,8 +24,7 @@ from fleet.controller.monitoring.message import read_secret
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.webhook import Webhook
-from tests.simulators.databases import NOW
-from tests.simulators.databases import alike_database as database
+from tests.simulators.databases import NOW, database
 from tests.simulators.receiver import Receiver, Said, receiving
 
 __all__ = ["database"]

@@ -30,7 +30,7 @@ from tests.simulators.databases import KINDS, NOW, enrolled, url
 from tests.simulators.postgres import Cluster, own_cluster
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 10
+ROUNDS = 25
 PATIENCE_S = 20.0
 
 

@@ -129,9 +129,10 @@ def batches(content: bytes, limits: IntakeLimits) -> list[Batch]:
                 document_text(line.document, limits.row_bytes)
             except RefusedError as error:
                 raise _odd(number, str(error)) from None
+        at = _time(number, line.at)
         if line.document is None:
             raise _odd(number, "it has neither a document nor the last number of a gap")
-        source.rows.append(Row(line.seq, _time(number, line.at), line.kind, line.document))
+        source.rows.append(Row(line.seq, at, line.kind, line.document))
     return [Batch(stream, epoch, source.rows, source.lost) for (stream, epoch), source in found.items()]
 
 

@@ -81,7 +81,7 @@ class Uploads:
 
     def unpublished(self) -> list[Upload]:
         """Return all incomplete uploads and staged files, by digest and token."""
-        parts = _files(self._workspace.uploads.glob(SHOWN))
+        parts = _files(self._workspace.uploads.glob(f"{SHOWN}.*.*"))
         found = [self._incomplete(part, state) for part, state in parts.items()]
         owners = {file.name[1:65]: file.name[66:] for file in self._workspace.uploads.glob(OWNERS)}
         for file, state in _files((self._workspace.staged / BLOBS).rglob(SHOWN)).items():
@@ -200,7 +200,7 @@ class Uploads:
         """Search in the direction in which files move meanwhile: `uploads`, `staged`, `public`."""
         if not DIGEST_PATTERN.fullmatch(digest):
             return None
-        parts = _files(self._workspace.uploads.glob(f"{digest}.*"))
+        parts = _files(self._workspace.uploads.glob(f"{digest}.*.*"))
         for root in (self._workspace.staged, self._workspace.public):
             if found := _state(root / blob_file(digest)):
                 expires = self._expires(found, complete=True) if root == self._workspace.staged else None

@@ -74,7 +74,7 @@ def make_tables(connection: Connection) -> None:
 
 def drop_tables(connection: Connection) -> None:
     """Remove all tables and what is in them, within the caller's transaction of `exclusive`."""
-    metadata.drop_all(connection, checkfirst=False)
+    metadata.drop_all(connection)
     command.stamp(_config(connection), "base")
 
 

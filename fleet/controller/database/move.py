@@ -145,6 +145,7 @@ def _clear(place: DatabaseLocation, target: Connection, source: DatabaseLocation
     """Remove the rest of an earlier attempt. Raise ConfigurationError if the target holds anything else."""
     if earlier := marks.read(target, ARRIVING):
         _check_source(place, earlier, source)
+        migrate.refuse_revision(place, target)
         migrate.drop_tables(target)
         marks.remove(target, ARRIVING)
     if left := {*sa.inspect(target).get_table_names()} - {_VERSION_TABLE}:
