@@ -1,7 +1,7 @@
 """A repository, its server, and the client.
 
-The client is the executable that outside suites run, where a test says so. Else it is the executable's `main` in this
-process, which takes a tenth of the time.
+The client is the executable that outside suites run, where the clock is another or a test says so. Else it is the
+executable's `main` in this process, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import io
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -42,14 +43,14 @@ class Client:
         file.write_bytes(root)
         return self._run("init", str(file))
 
-    def refresh(self) -> bool:
+    def refresh(self, *, at: datetime | None = None) -> bool:
         """Return whether `refresh` succeeded."""
-        return self._run("--metadata-url", f"{self._url}metadata", "refresh")
+        return self._run("--metadata-url", f"{self._url}metadata", "refresh", at=at)
 
-    def download(self, target: str) -> bool:
+    def download(self, target: str, *, at: datetime | None = None) -> bool:
         """Return whether `download` succeeded."""
         where = ["--metadata-url", f"{self._url}metadata", "--target-base-url", f"{self._url}targets"]
-        return self._run(*where, "--target-name", target, "--target-dir", str(self.downloads), "download")
+        return self._run(*where, "--target-name", target, "--target-dir", str(self.downloads), "download", at=at)
 
     def content(self, role: str) -> bytes:
         """Return the bytes that are trusted for a top-level role (or one with a plain name)."""
@@ -65,22 +66,33 @@ class Client:
         """Return the contents of all files that were downloaded."""
         return sorted(file.read_bytes() for file in self.downloads.rglob("*") if file.is_file())
 
-    def _run(self, *arguments: str) -> bool:
+    def _run(self, *arguments: str, at: datetime | None = None) -> bool:
         arguments = ("--metadata-dir", str(self.trusted), *arguments)
-        if self.executed:
-            command, env = [str(PROGRAM), *arguments], {"TZ": "UTC", "PATH": "/usr/bin:/bin"}
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=50, cwd=self._folder, env=env
-            )
-            code, self.said = done.returncode, done.stderr
-        else:
-            said = io.StringIO()
-            with contextlib.redirect_stderr(said):
-                code = main()(arguments)
-            self.said = said.getvalue()
+        code = self._execute(*arguments, at=at) if self.executed or at else self._call(*arguments)
         assert code in {0, 1}, self.said
         assert "Traceback" not in self.said, self.said
         return code == 0
+
+    def _call(self, *arguments: str) -> int:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            code = main()(arguments)
+        self.said = said.getvalue()
+        return code
+
+    def _execute(self, *arguments: str, at: datetime | None) -> int:
+        clock = ["faketime", f"{at:%Y-%m-%d %H:%M:%S}"] if at else []
+        done = subprocess.run(
+            [*clock, str(PROGRAM), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+            cwd=self._folder,
+            env={"TZ": "UTC", "PATH": "/usr/bin:/bin"},
+        )
+        self.said = done.stderr
+        return done.returncode
 
 
 @cache

@@ -19,6 +19,7 @@ from tuf.api.metadata import (
     MetaFile,
     Root,
     Snapshot,
+    SuccinctRoles,
     TargetFile,
     Targets,
     Timestamp,
@@ -72,13 +73,14 @@ class Publisher:
     def targets(self) -> Targets:
         return self.md[Targets.type].signed
 
-    def set_keys(self, role: str, keys: list[int]) -> None:
-        """Name `keys` for a top-level role; they sign it from now on."""
+    def set_keys(self, role: str, keys: list[int], *, threshold: int = 1, signed_by: list[int] | None = None) -> None:
+        """Name `keys` for a top-level role; `signed_by` sign it from now on (the same where not said)."""
         for keyid in list(self.root.roles[role].keyids):
             self.root.revoke_key(keyid, role)
         for number in keys:
             self.root.add_key(key(number).public_key, role)
-        self.signers[role] = [key(number) for number in keys]
+        self.root.roles[role].threshold = threshold
+        self.signers[role] = [key(number) for number in (keys if signed_by is None else signed_by)]
 
     def publish(self, *roles: str, bump: bool = True) -> None:
         """Sign and make public, in that order; who lists a role is told of it, but not published."""
@@ -100,7 +102,7 @@ class Publisher:
         versioned = role == Root.type or (role != Timestamp.type and self.root.consistent_snapshot)
         return f"metadata/{f'{self.md[role].signed.version}.' if versioned else ''}{quote(role, '')}.json"
 
-    def delegate(self, role: DelegatedRole, by: str = Targets.type) -> Targets:
+    def delegate(self, role: DelegatedRole, by: str = Targets.type, *, expires: datetime | None = None) -> Targets:
         """Add a delegation and, where it is new, the role that it names; neither is published yet."""
         delegator: Targets = self.md[by].signed
         delegator.delegations = delegator.delegations or Delegations({}, {})
@@ -109,7 +111,16 @@ class Publisher:
         number = 200 + sum(role.name.encode())
         delegator.add_key(key(number).public_key, role.name)
         self.signers[role.name] = [key(number)]
-        return self.md.setdefault(role.name, Metadata(Targets(expires=self.now + LATER))).signed
+        return self.md.setdefault(role.name, Metadata(Targets(expires=expires or self.now + LATER))).signed
+
+    def delegate_bins(self, bits: int, prefix: str) -> None:
+        """Add succinct delegations: 2^bits roles, published with the next refresh."""
+        bins = SuccinctRoles([], 1, bits, prefix)
+        self.targets.delegations = Delegations({}, None, bins)
+        self.targets.add_key(key(300).public_key)
+        for name in bins.get_roles():
+            self.md[name] = Metadata(Targets(expires=self.now + LATER))
+            self.signers[name] = [key(300)]
 
     def add(self, path: str, content: bytes, role: str = Targets.type) -> None:
         """Add a target of `role`: its file is public, its metadata not yet."""
