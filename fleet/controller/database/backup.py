@@ -76,7 +76,7 @@ def restore(file: Path, place: DatabaseLocation, settings: DatabaseSettings | No
     place.file.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(place.file) as part:
         _copy(file, part)
-        revision = _made_current(DatabaseLocation(place.url.set(database=str(part))), settings)
+        revision = _made_current(file, DatabaseLocation(place.url.set(database=str(part))), settings)
         _single(part)
     return Saved(place.file, place.file.stat().st_size, revision)
 
@@ -88,15 +88,21 @@ def _restore_server(file: Path, place: DatabaseLocation, settings: DatabaseSetti
         migrate.UNFINISHED.create(connection, checkfirst=True)
     options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
     _run(["pg_restore", *options, f"--dbname={place.setting}", str(file)], place, settings)
-    return Saved(file, file.stat().st_size, _made_current(place, settings))
+    return Saved(file, file.stat().st_size, _made_current(file, place, settings))
 
 
-def _made_current(place: DatabaseLocation, settings: DatabaseSettings) -> str:
+def _made_current(file: Path, place: DatabaseLocation, settings: DatabaseSettings) -> str:
     with closing(open_database(place, settings)) as database:
         if not migrate.revision(database):
-            raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(place))
+            raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(file))
         with database.write() as connection:
-            migrate.refuse_revision(place, connection)
+            try:
+                migrate.refuse_revision(place, connection)
+            except ConfigurationError as error:
+                filled = (
+                    "" if place.file else ". The database that was to be filled is so now: drop it and create it again"
+                )
+                raise ConfigurationError(f"{error.problem}{filled}", file=str(file)) from None
             assignments.leap(connection, settings.restore_leap)
             changes.leap(connection, settings.restore_leap)
             numbers.leap(connection, settings.restore_leap)
