@@ -19,6 +19,7 @@ FILE = '''
 """Scale a vector by the number in a .scale file: on the CPU, or on a chip that one process at a time can open."""
 import fcntl
 import os
+import time
 import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import TensorSpec
@@ -44,7 +45,9 @@ class ScaleRuntime:
 class Scale:
     inputs, outputs = (Port("x", Datatype.FP32, (-1, 3)),), (Port("y", Datatype.FP32, (-1, 3)),)
     def __init__(self, file): self.factor = np.float32(file.read_text())
-    def run(self, feeds, wanted): return [feeds["x"] * self.factor]
+    def run(self, feeds, wanted):
+        time.sleep(0.002)  # a chip is faster by far: no noise decides for the CPU
+        return [feeds["x"] * self.factor]
     def cancel(self): return False
     def close(self): pass
 
@@ -61,6 +64,7 @@ class Chip(Scale):
             fcntl.flock(self.node, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise VariantError("the chip is in use") from None
+    def run(self, feeds, wanted): return [feeds["x"] * self.factor]
     def close(self): self.node.close()
 '''
 ENTRY = """
