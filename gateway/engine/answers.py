@@ -86,7 +86,7 @@ class AnswerDelivery:
             try:
                 sink.answer_raw(token, form, outputs)
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self.failed(f"answering: {type(error).__name__}: {error}")
+                self.report_failure(f"answering: {type(error).__name__}: {error}")
         self._uncounted.append((run, time.monotonic_ns()))
         if len(self._uncounted) >= UNCOUNTED_RUNS:
             self.count_raw()
@@ -107,7 +107,7 @@ class AnswerDelivery:
             try:
                 sink.submit_again(token)
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self.failed(f"submitting again: {type(error).__name__}: {error}")
+                self.report_failure(f"submitting again: {type(error).__name__}: {error}")
         self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
@@ -144,7 +144,7 @@ class AnswerDelivery:
 
     def threadless(self, tickets: Iterable[Ticket], error: RuntimeError) -> None:
         """Refuse tickets whose run gets no thread."""
-        self.failed(f"no thread for a run: {error}")
+        self.report_failure(f"no thread for a run: {error}")
         words = f"model '{self._manifest.name}' gets no thread for its runs ({error}); come back later"
         self.refuse(tickets, self._overloaded(words))
 
@@ -163,7 +163,7 @@ class AnswerDelivery:
         what = f"model '{self._manifest.name}' took longer than a run may ([limits] run_limit_s)"
         return RequestError(Fault.EXPIRED, f"{what}; send a smaller input")
 
-    def failed(self, problem: str) -> None:
+    def report_failure(self, problem: str) -> None:
         """Report a run that failed, or another problem of the model."""
         self._publish(RunFailed(self._manifest.name, self._manifest.version, self.variant, problem))
 
@@ -199,21 +199,21 @@ class AnswerDelivery:
                 ticket.token, InferResponse(model, version, ticket.request.id, own, variant, NO_PARAMETERS)
             )
         except Exception as error:  # noqa: BLE001  one caller's boundary: the others of the batch still get answers
-            self.failed(f"answering: {type(error).__name__}: {error}")
+            self.report_failure(f"answering: {type(error).__name__}: {error}")
             self._refuse(ticket, self._failed())
 
     def _refuse(self, ticket: Ticket, error: RequestError) -> None:
         try:
             ticket.sink.refuse(ticket.token, error)
         except Exception as defect:  # noqa: BLE001  as in `_answer`
-            self.failed(f"refusing: {type(defect).__name__}: {defect}")
+            self.report_failure(f"refusing: {type(defect).__name__}: {defect}")
 
     def _flush(self, sinks: Iterable[Sink | RawSink]) -> None:
         for sink in sinks:
             try:
                 sink.flush()
             except Exception as error:  # noqa: BLE001  as in `_answer`
-                self.failed(f"flushing: {type(error).__name__}: {error}")
+                self.report_failure(f"flushing: {type(error).__name__}: {error}")
 
     def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
         array = outputs[wanted.name]
@@ -237,7 +237,7 @@ class AnswerDelivery:
 
     def _reported(self, words: str) -> RequestError:
         """Report a failure of the model or of its task, and return what its callers get."""
-        self.failed(words)
+        self.report_failure(words)
         if not lacks_memory(words):
             return self._failed()
         what = f"the device lacks the memory for this run of model '{self._manifest.name}'"

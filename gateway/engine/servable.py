@@ -92,7 +92,7 @@ class Servable:
                 self._ran,
                 self._beside_ended,
                 self._queue_returned,
-                self._answers.failed,
+                self._answers.report_failure,
                 lambda reason: publish(PriorityRefused(name, version, reason)),
             ),
             worker_settings=context.worker_settings,
@@ -294,7 +294,7 @@ class Servable:
                 hung = self._worker.running
                 self._worker.abandon_run()
                 self._answers.refuse(hung[0].batch if hung else (), self._answers.unloaded())
-                self._answers.failed("a run hangs; its thread is left behind")
+                self._answers.report_failure("a run hangs; its thread is left behind")
         self._watch.close()
         self.move(ServableState.END)
 
@@ -357,7 +357,7 @@ class Servable:
         except RequestError as error:
             self._answers.refuse((ticket,), error)
         except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets an answer to any error
-            self._answers.failed(f"decode: {type(error).__name__}: {error}")
+            self._answers.report_failure(f"decode: {type(error).__name__}: {error}")
             self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
     def _forget(self, ticket: Ticket) -> None:
@@ -382,7 +382,7 @@ class Servable:
     def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
         if ran is not None and ran.failure:  # the other version answered it: this version's fault
             self.statistics.failed_runs += 1
-            self._answers.failed(ran.failure)
+            self._answers.report_failure(ran.failure)
         ticket.token(ran)
 
     def _ran(self, ran: Ran) -> None:

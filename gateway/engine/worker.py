@@ -317,7 +317,7 @@ class RunWatch:
         self._cancel, self._hung = cancel, hung
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._overlong: RunPlan | None = None
+        self._overlong_ns = 0  # start of the run that was cancelled; its plan would hold the requests
 
     def arm(self) -> None:
         """Watch the worker until it is idle."""
@@ -342,8 +342,8 @@ class RunWatch:
         left_ns = began_ns + self._run_limit_ns(plan.rows) - time.monotonic_ns()
         if left_ns > 0:
             self._check_in(left_ns)
-        elif plan is not self._overlong:
-            self._overlong = plan
+        elif began_ns != self._overlong_ns:
+            self._overlong_ns = began_ns
             self._check_in(self._end_ns)
             self._cancel(plan)
         else:
