@@ -14,6 +14,8 @@ from gateway.domain.rights import DEFAULT_GRANTS, NOTHING, Caller, Grant, Scope,
 
 BEARER = "bearer "
 HASHED = "sha256:"
+UNIX_PATH_BYTES = 107
+"""Longest path of a UNIX socket: `sun_path` has 108 bytes, the last is 0 (unix(7))."""
 """Prefix of the digest of a token that a tokens file holds hashed."""
 _HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -262,11 +264,10 @@ def read_address(text: str, table: str = "", key: str = "listen") -> Address | N
     if text == "off":
         return None
     if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        path = "/" + path.lstrip("/") if path.startswith("//") else path
-        if not path.startswith("/") or len(path.encode()) > 107:
+        path = re.sub("^//+", "/", text.removeprefix("unix:"))
+        if not path.startswith("/") or len(path.encode()) > UNIX_PATH_BYTES:
             raise ConfigurationError(
-                f"{text!r} is no UNIX socket address; write unix:/absolute/path of at most 107 bytes",
+                f"{text!r} is no UNIX socket address; write unix:/absolute/path of at most {UNIX_PATH_BYTES} bytes",
                 table=table,
                 key=key,
             )

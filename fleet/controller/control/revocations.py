@@ -16,7 +16,8 @@ from fleet.controller.authority.ca import Authority
 from fleet.controller.authority.revocation import RevocationList, read_list, revocation_list
 from fleet.controller.database import certificates, tokens
 from fleet.controller.database.credentials import read_credential
-from fleet.controller.database.engine import Database
+from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.settings import DatabaseSettings
 from fleet.disk import read_bounded, write_durably
 from gateway.files.locks import try_lock
 
@@ -35,18 +36,22 @@ def write_revocations(
     with _locked(folder) as alone:
         if not alone:
             return False
-        found, after, settings = dict[str, datetime](), "", database.settings
         with database.read() as connection:
-            limit_rows = settings.page_limit_rows
-            while page := certificates.revoked(connection, now, settings, after=after, limit_rows=limit_rows):
-                found |= {certificate.serial: certificate.revoked or now for certificate in page}
-                after = page[-1].serial
-        revoked, file = found, folder / FILE
+            revoked, file = _revoked(connection, now, database.settings), folder / FILE
         known = read_list(authority, read_bounded(file, LIMIT_BYTES)) if file.exists() else None
         if known is None or not _holds(known, revoked, now, validity):
             number = max(known.number + 1 if known else 1, int(now.timestamp()))
             write_durably(file, revocation_list(authority, revoked, now, number=number, next_after=validity))
     return True
+
+
+def _revoked(connection: Connection, now: datetime, settings: DatabaseSettings) -> dict[str, datetime]:
+    """Read all revoked certificates page by page: the time of revocation by serial."""
+    found, after, limit_rows = dict[str, datetime](), "", settings.page_limit_rows
+    while page := certificates.revoked(connection, now, settings, after=after, limit_rows=limit_rows):
+        found |= {certificate.serial: certificate.revoked or now for certificate in page}
+        after = page[-1].serial
+    return found
 
 
 def _holds(known: RevocationList, revoked: dict[str, datetime], now: datetime, validity: timedelta) -> bool:
@@ -84,12 +89,6 @@ class Revocations:
         Readers take turns, so that an older reading does not replace a newer one. Raise AwayError; the known ones then
         stay.
         """
-        with self._reading:
-            settings, found, after = self._database.settings, set[str](), ""
-            with self._database.read() as connection:
-                self._tokens = tokens.names(connection, now)
-                limit_rows = settings.page_limit_rows
-                while page := certificates.revoked(connection, now, settings, after=after, limit_rows=limit_rows):
-                    found |= {certificate.serial for certificate in page}
-                    after = page[-1].serial
-            self._serials = frozenset(found)
+        with self._reading, self._database.read() as connection:
+            self._tokens = tokens.names(connection, now)
+            self._serials = frozenset(_revoked(connection, now, self._database.settings))
