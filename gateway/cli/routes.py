@@ -21,9 +21,9 @@ from gateway.cli.routes_tail import tail
 from gateway.config import Config, gateway_id, load_config
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.manifest import ModelManifest
+from gateway.frontends.mqtt.inbound.proposal import propose, write_toml
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.proposal import propose, write_toml
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.terminal.program import FINDING, OK
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 

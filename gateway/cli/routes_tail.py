@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from gateway.cli.mqtt_choice import NamedBroker
 from gateway.cli.subscriber import subscribed
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, Subscription
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router, read_filter
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.topic_filters import read_filter
 
 ROLE = "tail"
 Show = Callable[[MqttRoute, Message], None]

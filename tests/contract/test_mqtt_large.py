@@ -13,10 +13,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
-from gateway.frontends.mqtt.message_work import MessageWork
+from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
+from gateway.frontends.mqtt.pipeline.large_messages import MESSAGES_LIMIT, LargeMessages
+from gateway.frontends.mqtt.pipeline.work import MessageWork
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until

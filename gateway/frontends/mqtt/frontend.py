@@ -13,22 +13,22 @@ from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.announcer import Announcer
+from gateway.frontends.mqtt.inbound.reading import PayloadReader
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.metrics import samples
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
-from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
-from gateway.frontends.mqtt.routes.reading import PayloadReader
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
-from gateway.frontends.mqtt.templates import is_topic
+from gateway.frontends.mqtt.settings.broker import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.route import DEFAULT_BROKER
+from gateway.frontends.mqtt.settings.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"

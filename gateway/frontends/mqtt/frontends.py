@@ -12,10 +12,10 @@ from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
 from gateway.files.durable import make_folder
 from gateway.files.locks import sole_writer
-from gateway.frontends.mqtt.brokers import blamed_on
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.brokers import blamed_on
+from gateway.frontends.mqtt.settings.route import DEFAULT_BROKER
 
 FOLDER = "mqtt-brokers"
 """Folder of the folders of all brokers but the default one, whose journal has kept its place."""

@@ -15,10 +15,10 @@ import msgspec
 
 from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.home_assistant import documents
-from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.settings.home_assistant import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 _LOG = logging.getLogger(__name__)
 DOCUMENT_LIMIT_BYTES = 64 * 1024

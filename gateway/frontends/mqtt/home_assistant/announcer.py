@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance
-from gateway.frontends.mqtt.delivery.delivery import Outlet
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.documents import model_topic
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.inputs import Ready
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.outbound.delivery import Outlet
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 _LOG = logging.getLogger(__name__)
 BIRTH = b"online"

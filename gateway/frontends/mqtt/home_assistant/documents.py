@@ -15,10 +15,10 @@ from typing import Any
 from gateway import __version__
 from gateway.domain.manifest import ROWS, ModelManifest
 from gateway.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, as_number, task_entities
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.templates import NAMES, RESULT_NAMES, RULE_NAMES, read_template, render_topic
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.frontends.mqtt.settings.templates import NAMES, RESULT_NAMES, RULE_NAMES, read_template, render_topic
 
 GATEWAY_OBJECT = "gateway"
 """Object id of the gateway's own device."""

@@ -23,7 +23,7 @@ from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.session.version_choice import BY_SETTING, ConnectOutcome, VersionChoice
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"

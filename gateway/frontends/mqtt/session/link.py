@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 MAIN, RESULTS = "main", "results"

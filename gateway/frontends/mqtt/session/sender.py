@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.outbox import Outbox
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 PACKET_TOO_LARGE = 0x95

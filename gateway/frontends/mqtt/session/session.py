@@ -23,7 +23,7 @@ from gateway.frontends.mqtt.session.outbox import ID_LIMIT
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader
 from gateway.frontends.mqtt.session.properties import Property
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
-from gateway.frontends.mqtt.settings import Broker, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.broker import Broker, MqttSettings, broker_of
 
 _log = logging.getLogger(__name__)
 READ_BYTES = 64 * 1024

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, finish
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
+from gateway.frontends.mqtt.inbound.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES, SEARCHED_LIMIT_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
-from gateway.frontends.mqtt.presets import PRESETS, SPARKPLUG
-from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, INLINE_STEPS, begun
-from gateway.frontends.mqtt.routes.reading import SEARCHED_LIMIT_BYTES
+from gateway.frontends.mqtt.pipeline.large_messages import INLINE_STEPS, begun
+from gateway.frontends.mqtt.settings.presets import PRESETS, SPARKPLUG
+from gateway.frontends.mqtt.settings.route import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_gateway import digits, motion
 

@@ -20,7 +20,7 @@ from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketR
 from gateway.frontends.mqtt.session.properties import Property, read_length, read_properties, write_properties
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
 from gateway.frontends.mqtt.session.reasons import reason_name
-from gateway.frontends.mqtt.templates import is_topic
+from gateway.frontends.mqtt.settings.templates import is_topic
 
 LIMIT_BYTES = 1_000_000
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)

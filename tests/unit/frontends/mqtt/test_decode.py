@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.payloads import images, raw, tensors
-from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
-from gateway.frontends.mqtt.payloads.formats import FORMATS
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.inbound.payloads import images, raw, tensors
+from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.inbound.payloads.formats import FORMATS
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 CHANNELS = ("x", "y", "z")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 3))

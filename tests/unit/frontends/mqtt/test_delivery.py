@@ -9,16 +9,16 @@ import tracemalloc
 from collections import Counter
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.delivery.dedup import key_of
-from gateway.frontends.mqtt.delivery.delivery import Delivery
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.outbound import answers
+from gateway.frontends.mqtt.outbound.dedup import key_of
+from gateway.frontends.mqtt.outbound.delivery import Delivery
 from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 

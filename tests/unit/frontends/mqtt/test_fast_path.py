@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt import sample_flow
-from gateway.frontends.mqtt.fast_path import FastPath, RowFormat, is_suited
+from gateway.frontends.mqtt.inbound.payloads.tensors import document_tensor
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.payloads.tensors import document_tensor
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.pipeline import samples as sample_flow
+from gateway.frontends.mqtt.pipeline.fast_path import FastPath, RowFormat, is_suited
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.engine_rig import Rig, manifest, quick_rig
 
 SINGLE = MqttRoute("single", ("single/+",), "m", sensor="topic[1]")

@@ -9,10 +9,10 @@ from typing import cast
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, Window
 from gateway.domain.tensor import finish
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.mqtt_gateway import motion, moves
 
 LABELS, OTHERS = ("still", "walk"), ("walk", "still")

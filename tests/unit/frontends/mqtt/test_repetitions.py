@@ -10,12 +10,12 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.session.sender import PACKET_TOO_LARGE
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import FAST, motion
 

@@ -16,12 +16,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.results import contents
-from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, plan_results, write_results
-from gateway.frontends.mqtt.results.rows import read_rows
-from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
-from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.outbound import answers, contents
+from gateway.frontends.mqtt.outbound.contents import ResultPlan, check_size, plan_results, write_results
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.rows import read_rows
+from gateway.frontends.mqtt.settings.results import DEFAULT, ResultSettings
 from tests.simulators.examples import examples
 
 FP32, INT64 = Datatype.FP32, Datatype.INT64

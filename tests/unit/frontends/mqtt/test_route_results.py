@@ -12,15 +12,15 @@ import pytest
 
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Tensor
-from gateway.frontends.mqtt.delivery.delivery import Debt
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import plan_results
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_results import RouteResults
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.inputs import Ready
-from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
-from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.frontends.mqtt.outbound.contents import plan_results
+from gateway.frontends.mqtt.outbound.delivery import Debt
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.frontends.mqtt.outbound.results import RouteResults
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
 from tests.unit.frontends.mqtt.test_results import ABC, fp32, model, out
 
 MODEL = model(out("y", -1, 3), labels=ABC)

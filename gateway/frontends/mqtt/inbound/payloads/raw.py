@@ -1,0 +1,92 @@
+"""Raw numbers (application/octet-stream): elements of one datatype, little-endian or big-endian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.domain.manifest import TensorSpec
+from gateway.domain.tensor import DATATYPES, Datatype, Tensor, decode_raw
+from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
+from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.tensors import reshape, to_float32, whole_shape
+from gateway.frontends.mqtt.settings.route import BYTE_ORDERS, MqttRoute
+from gateway.frontends.mqtt.windows.samples import Rows
+
+RAW = "application/octet-stream"
+_NUMPY_NAMES = {
+    str(kind.dtype.newbyteorder("=")): kind for kind in Datatype if kind.wire_bytes and kind is not Datatype.BF16
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layout of raw bytes: elements of `datatype` in `shape`. An empty `shape` is the model's."""
+
+    datatype: Datatype
+    shape: tuple[int, ...] = ()
+    big_endian: bool = False
+
+
+def read_layout(content: ContentType, route: MqttRoute, spec: TensorSpec) -> Layout:
+    """Return datatype, shape and byte order of raw bytes.
+
+    The parameters of the content type have precedence over the route's, and those over the input's datatype. Raises
+    RequestError INVALID.
+    """
+    named = content.parameters.get("dtype") or route.dtype
+    datatype = (DATATYPES.get(named.upper()) or _NUMPY_NAMES.get(named.lower())) if named else spec.datatype
+    if datatype is None or datatype is Datatype.BYTES:
+        raise invalid(f"{RAW} needs the dtype of a number (FP32, INT16, …), not {named or 'BYTES':.32}")
+    order = content.parameters.get("byteorder", route.byte_order)
+    if order not in BYTE_ORDERS:
+        raise invalid(f"byteorder={order:.32} of the content type must be little or big")
+    return Layout(datatype, _sides(content, route), order == "big")
+
+
+def raw_samples(payload: bytes, layout: Layout, count: int) -> Rows:
+    """Return rows [n, count] of raw numbers.
+
+    Raises RequestError INVALID if the size does not match or a number is not finite.
+    """
+    row_bytes = layout.datatype.wire_bytes * count
+    if not payload or len(payload) % row_bytes:
+        raise invalid(
+            f"{len(payload)} bytes are no whole samples of {count} {layout.datatype.label} ({row_bytes} bytes)"
+        )
+    raw = _little_endian(payload, layout)
+    array = decode_raw(layout.datatype, (len(payload) // row_bytes, count), raw, "sample")
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return to_float32(array.astype(np.float64))
+
+
+def raw_tensor(payload: bytes, layout: Layout, spec: TensorSpec) -> Tensor:
+    """Return a tensor for `spec` that is a view of the payload, if the payload is little-endian.
+
+    Raises RequestError INVALID if the size does not match.
+    """
+    raw = _little_endian(payload, layout)
+    array = decode_raw(layout.datatype, layout.shape or whole_shape(spec), raw, spec.name)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise invalid(f"input '{spec.name}' holds NaN or infinity")
+    return Tensor(layout.datatype, reshape(array, array.shape, spec))
+
+
+def _sides(content: ContentType, route: MqttRoute) -> tuple[int, ...]:
+    given = content.parameters.get("shape")
+    try:
+        sides = tuple(int(side) for side in given.split(",")) if given else route.shape
+    except ValueError:
+        sides = (-1,)
+    if any(side < 1 for side in sides):
+        raise invalid(f"shape={given:.64} of the content type must be positive sizes with commas between, as 1,28,28")
+    return sides
+
+
+def _little_endian(payload: bytes, layout: Layout) -> bytes:
+    """Return the payload with little-endian elements; a size that does not match is refused later."""
+    size = layout.datatype.wire_bytes
+    if not layout.big_endian or size == 1 or len(payload) % size:
+        return payload
+    return np.frombuffer(payload, f">u{size}").astype(f"<u{size}").tobytes()

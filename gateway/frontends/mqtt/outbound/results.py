@@ -1,0 +1,267 @@
+"""Results of one route: which are published, on which topic and in which form, and the messages of its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gateway.domain.errors import RequestError
+from gateway.domain.infer import InferResponse
+from gateway.domain.tensor import Tensor
+from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish
+from gateway.frontends.mqtt.outbound import answers
+from gateway.frontends.mqtt.outbound.contents import ResultPlan, check_size, read_documents, write_results
+from gateway.frontends.mqtt.outbound.delivery import Debt, Outlet
+from gateway.frontends.mqtt.outbound.documents import document_rows
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.publish_topics import ANY_TOPIC, PublishTopics
+from gateway.frontends.mqtt.outbound.rows import ResultRow, read_rows
+from gateway.frontends.mqtt.outbound.rule_states import SensorRule
+from gateway.frontends.mqtt.outbound.rules import RouteRules
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.templates import (
+    NAMES,
+    RESULT_NAMES,
+    RULE_NAMES,
+    MessageTemplate,
+    Value,
+    Values,
+    read_template,
+    render_topic,
+    write_json,
+    write_text,
+)
+
+TEXT = "text/plain"
+Seen = Callable[[MqttRoute, Ready, ResultPlan], None]
+"""Callback for each result of a sensor, before its messages are published."""
+_NO_VALUES: Values = dict.fromkeys(NAMES)
+
+
+class RouteResults:
+    """Results of one route, and the rules on them.
+
+    A rule's message is published before the result that caused it. If it cannot be published, it is due again at the
+    next result of its sensor. `clock` returns monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        route: MqttRoute,
+        gateway_id: str,
+        *,
+        outlet: Outlet,
+        counters: Counter[str],
+        limit_bytes: int,
+        seen: Seen | None = None,
+        topics: PublishTopics = ANY_TOPIC,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._route, self._settings, self._gateway_id = route, route.result, gateway_id
+        self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
+        self._seen, self._topics = seen, topics
+        self._topic = read_template(self._settings.topic, NAMES)
+        self._errors = f"edge/{gateway_id}/errors"
+        self._template = read_template(self._settings.template, NAMES)
+        settings = self._settings
+        self._form = OutgoingPublish(
+            "", b"", settings.max_qos, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
+        )
+        self._rules = RouteRules(route.rule, route.max_sensors, counters)
+        self._templates = {
+            rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
+            for rule in route.rule
+        }
+        self._sensor_topics: dict[str, str] = {}
+        """Permitted topics by sensor, if they depend on nothing else."""
+        self._last: OrderedDict[str, Value] = OrderedDict()
+        """Last published label or value of each sensor, for `publish = "change"`."""
+        self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns: int | None = None
+        self._closed = False
+
+    def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
+        """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
+
+        Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, UNSUPPORTED for values
+        that JSON cannot carry, and DENIED for a topic that is not permitted.
+        """
+        if self._seen is not None:
+            self._seen(self._route, ready, plan)
+        rows = _read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
+        values = [self._values(debt.identity, ready, response, row) for row in rows]
+        self._apply_rules(ready.sensor, rows, values)
+        if not self._publishes(ready.sensor, values):
+            return None
+        payload = self._payload(debt, ready, plan, response, values)
+        debt.topic = self._topic_of(ready.sensor, values)
+        debt.result = self._form_of(debt.message)
+        if self._settings.publish == "change":
+            debt.dropped = partial(self._last.pop, ready.sensor, None)
+        return payload
+
+    def close(self) -> None:
+        """Publish no more messages of rules without a result."""
+        self._closed = True
+        self._set_timer(None)
+
+    def _topic_of(self, sensor: str, values: Sequence[Values]) -> str:
+        """Return the topic of a result. Raises RequestError DENIED if it is not permitted."""
+        known = self._sensor_topics.get(sensor)
+        if known is not None:
+            return known
+        topic = render_topic(self._topic, values[0] if values else {**_NO_VALUES, **self._sensor_values(sensor)})
+        self._topics.check(topic)
+        if not self._topic.names & RESULT_NAMES:
+            if len(self._sensor_topics) >= self._route.max_sensors:
+                self._sensor_topics.clear()
+            self._sensor_topics[sensor] = topic
+        return topic
+
+    def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
+        """Return True if the result is to be published."""
+        if self._settings.publish != "change" or not values:
+            return self._settings.publish != "never"
+        state = values[-1]["value"] if values[-1]["label"] is None else values[-1]["label"]
+        if sensor in self._last and state is not None and self._last[sensor] == state:
+            self._last.move_to_end(sensor)
+            return False
+        self._last[sensor] = state
+        self._last.move_to_end(sensor)
+        if len(self._last) > self._route.max_sensors:
+            self._last.popitem(last=False)
+        return True
+
+    def _payload(
+        self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse, values: Sequence[Values]
+    ) -> bytes:
+        form = self._settings.payload
+        if form != "json" or self._settings.template:
+            payload = _written(form, self._template, values, "value")
+        else:
+            contents = write_results(plan, response.outputs, _rows_of(ready), self._limit_bytes)
+            payload = answers.result(debt.identity, ready, response, contents)
+        check_size(len(payload), self._limit_bytes)
+        return payload
+
+    def _form_of(self, message: Message) -> OutgoingPublish:
+        """Return the properties of the result of `message`."""
+        if not message.user:
+            return self._form
+        return replace(
+            self._form, user=tuple(pair for pair in message.user if pair[0] in self._settings.user_properties)
+        )
+
+    # ---- rules -----------------------------------------------------------------------------------------------------
+    def _apply_rules(self, sensor: str, rows: Sequence[ResultRow], values: Sequence[Values]) -> None:
+        if not self._route.rule:
+            return
+        for row, placeholders in zip(rows, values, strict=True):
+            self._send(self._rules.observe(sensor, row, placeholders, self._clock()))
+
+    def _expire(self) -> None:
+        """Publish what is due without a result."""
+        self._timer = self._timer_ns = None
+        self._send(self._rules.expire(self._clock()))
+
+    def _send(self, due: Iterator[SensorRule]) -> None:
+        """Publish messages of rules, and set the timer for the next one that will be due without a result."""
+        for one in due:
+            accepted = self._publish_state(self._message(one))
+            one.sent(self._clock(), accepted=accepted)
+        due_ns = self._rules.due_ns()
+        if due_ns != self._timer_ns and not self._closed:
+            self._set_timer(due_ns)
+
+    def _set_timer(self, due_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns = None, due_ns
+        if due_ns is not None:
+            wait_s = max(0.0, (due_ns - self._clock()) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
+
+    def _message(self, one: SensorRule) -> OutgoingPublish:
+        rule = one.rule
+        topic, template = self._templates[rule.name]
+        return OutgoingPublish(
+            render_topic(topic, one.values),
+            _written(rule.payload, template, [one.values], "state"),
+            rule.qos,
+            rule.retain,
+            _content_type(rule.payload),
+            expiry_s=rule.expiry_s,
+        )
+
+    def _publish_state(self, publication: OutgoingPublish) -> bool:
+        """Publish a message of a rule. Return False if it is due again at the sensor's next result.
+
+        A refused one is not: its error, which is published in its place, would be repeated with each result.
+        """
+        try:
+            self._topics.check(publication.topic)
+        except RequestError as refused:
+            payload = answers.error("", publication.topic, refused)
+            return self._outlet.publish(OutgoingPublish(self._errors, payload, content_type=JSON))
+        accepted = self._outlet.publish(publication)
+        self._counters["rule_messages"] += accepted
+        return accepted
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+    def _values(self, identity: str, ready: Ready, response: InferResponse, row: ResultRow) -> Values:
+        """Return the values of the placeholders; `value` is the label if there is no other value."""
+        label = row.label
+        return {
+            **self._sensor_values(ready.sensor),
+            "model": response.model,
+            "version": response.version,
+            "variant": response.variant,
+            "id": identity,
+            "started_at": answers.timestamp(ready.started_ns),
+            "ended_at": answers.timestamp(ready.ended_ns),
+            "label": label,
+            "score": row.score,
+            "value": row.value if row.scores is None else label,
+        }
+
+    def _sensor_values(self, sensor: str) -> Values:
+        return {"gateway": self._gateway_id, "route": self._route.name, "sensor": sensor}
+
+
+def _rows_of(ready: Ready) -> int:
+    """Return the number of rows of a request."""
+    shape = ready.tensor.array.shape
+    return shape[0] if shape else 1
+
+
+def _read_rows(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> Sequence[ResultRow]:
+    documents = read_documents(plan.document, outputs)
+    if documents is None:
+        return read_rows(plan, outputs, count)
+    return document_rows(plan, documents, {name: outputs[name].array for name in plan.named})
+
+
+def _reads_values(settings: ResultSettings, topic: MessageTemplate) -> bool:
+    """Return True if the decision to publish a result, its topic or its payload depends on its values."""
+    plain = settings.payload == "json" and not settings.template
+    return settings.publish == "change" or not plain or bool(topic.names & RESULT_NAMES)
+
+
+def _written(form: str, template: MessageTemplate, values: Sequence[Values], value: str) -> bytes:
+    """Return the payload for the rows of a result: one line each, or a JSON array if there are several."""
+    if form == "json":
+        lines = [template.render(each, write_json) for each in values]
+        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode(errors="replace")
+    if form == "value":
+        return "\n".join(write_text(each[value]) for each in values).encode(errors="replace")
+    return "\n".join(template.render(each, write_text) for each in values).encode(errors="replace")
+
+
+def _content_type(form: str) -> str:
+    return JSON if form == "json" else TEXT

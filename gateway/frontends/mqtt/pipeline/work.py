@@ -1,0 +1,165 @@
+"""Work on messages that takes longer than one pass of the event loop: decoding on threads, and what follows it.
+
+Samples of a route keep their order: while one of them is worked on, later ones wait behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Decoding
+from gateway.domain.tensor import Steps, finish
+from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.outbound.delivery import Debt
+from gateway.frontends.mqtt.outbound.jobs import expired, passed
+from gateway.frontends.mqtt.pipeline.large_messages import LargeMessages
+
+Later = Coroutine[Any, Any, None]
+"""Work on a message that continues while other messages are received."""
+End = Callable[[Callable[[], Any]], Later | None]
+"""Function that completes a message; its argument returns what was decoded, or raises."""
+Retry = Callable[[RequestError, int], float]
+"""Function that returns the time before another attempt, from the refusal and the number of failures."""
+
+
+CALM_S = 0.05
+"""Longest time for which a sample behind others waits until no job waits: under steady load one always does."""
+
+
+def _none(_: Message) -> None:
+    """Do nothing."""
+
+
+class MessageWork:
+    """Messages that are decoded on threads, and tasks that continue them. `changed`: their number changed."""
+
+    def __init__(self, decoding: Callable[[], Decoding], retry_s: Retry, changed: Callable[[], None]) -> None:
+        self._decoding, self._retry_s, self._changed = decoding, retry_s, changed
+        self._large = LargeMessages()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Tasks and their route."""
+        self._calm = asyncio.Event()
+        """Set while the next sample that waited behind others may begin."""
+
+    @property
+    def full(self) -> bool:
+        """Return True if no more messages should be read."""
+        return self._large.full
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of samples that wait behind others."""
+        return self._large.waiting
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[None]]:
+        """Return the tasks in progress."""
+        return frozenset(self._tasks)
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the size of the samples that wait for their model."""
+        return self._large.held_bytes
+
+    def calm(self, *, yes: bool) -> None:
+        """Note whether nothing waits for a run or for the outbox, so that samples behind others may begin."""
+        self._calm.set() if yes else self._calm.clear()
+
+    async def cancel(self, *, held: bool = False) -> int:
+        """Cancel all work, or that of routes whose model is away. Return the number of messages that are not finished.
+
+        Their messages are in the journal, or the broker sends them again.
+        """
+        tasks = [task for task, route in self._tasks.items() if not held or self._large.is_held(route)]
+        abandoned = len(tasks) + (0 if held else self._large.waiting)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        return abandoned
+
+    def is_busy(self, route: str) -> bool:
+        """Return True if a sample of a route is being worked on."""
+        return self._large.is_busy(route)
+
+    def is_held(self, route: str) -> bool:
+        """Return True if the samples of a route wait for their model."""
+        return self._large.is_held(route)
+
+    def hold(self, route: str) -> list[Message]:
+        """Let the samples of a route wait for their model. Return those that wait behind others already."""
+        found = self._large.hold(route)
+        self._changed()
+        return found
+
+    def wait(self, route: str, message: Message) -> bool:
+        """Let a sample wait if one of its route is being worked on. Return False if none is."""
+        waits = self._large.wait(route, message)
+        if waits:
+            self._changed()
+        return waits
+
+    def decode(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> Later | None:
+        """Decode a message, and call `end`. Return the work that is left: a large message is decoded on a thread."""
+        if len(debt.message.payload) <= INLINE_BYTES:
+            return end(partial(finish, steps))
+        return self.decode_apart(debt, caller, steps, end)
+
+    async def decode_apart(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> None:
+        """Decode a message on a thread, and call `end`."""
+        decoding = asyncio.ensure_future(self._decoded(debt, caller, steps))
+        try:
+            await asyncio.wait({decoding})
+        finally:
+            decoding.cancel()
+        later = end(decoding.result)
+        if later is not None:
+            await later
+
+    def follow(self, later: Later | None, route: str = "", then: Callable[[Message], Later | None] = _none) -> None:
+        """Begin the work that is left. Samples of `route` wait for it, and are passed to `then`, one by one."""
+        if later is not None:
+            self._large.begin(route)
+            task = asyncio.get_running_loop().create_task(self._finish(later, route, then))
+            self._tasks[task] = route
+            task.add_done_callback(self._tasks.pop)
+            self._changed()
+
+    async def _finish(self, later: Later, route: str, then: Callable[[Message], Later | None]) -> None:
+        """Finish a message; then continue with the samples of its route that waited behind it.
+
+        They begin while no job waits, or one in CALM_S: thousands of them leave room for messages of other routes.
+        """
+        try:
+            await later
+            while (behind := self._large.take(route)) is not None:
+                if (more := then(behind)) is not None:
+                    await more
+                self._changed()
+                await asyncio.sleep(0)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CALM_S):
+                        await self._calm.wait()
+        finally:
+            self._large.end(route)
+        self._changed()
+
+    async def _decoded(self, debt: Debt, caller: str, steps: Steps[Any]) -> Any:
+        """Decode on a thread. At QoS 1, try again until one can start or the message expires."""
+        failures = 0
+        while True:
+            try:
+                return await self._decoding().run(caller, steps, apart=True)
+            except RequestError as refused:
+                if refused.fault is not Fault.OVERLOADED or not debt.make_sure():
+                    raise
+                failures += 1
+                if passed(debt.message.deadline_ns()):
+                    raise expired() from None
+                await asyncio.sleep(self._retry_s(refused, failures))
