@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
     from gateway.frontends.grpc_v2.transport.server import GrpcServer
-    from gateway.frontends.mqtt.frontends import MqttFrontends
+    from gateway.frontends.mqtt.frontend import MqttFrontends
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
 
@@ -232,7 +232,7 @@ class Daemon:
     def _build_mqtt(self, stack: AsyncExitStack) -> None:
         """Lock the state of MQTT's front ends, before models load. Raises ConfigurationError."""
         if brokers := mqtt_brokers(self._config):
-            from gateway.frontends.mqtt.frontends import MqttFrontends
+            from gateway.frontends.mqtt.frontend import MqttFrontends
 
             folder = None if self._state.problem else Path(self._life.folder)
             self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)

@@ -20,7 +20,7 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.outbound.answers import timestamp
 from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.settings.route import MqttRoute
-from gateway.frontends.mqtt.settings.sessions import MqttWindow
+from gateway.frontends.mqtt.settings.samples import MqttWindow
 from gateway.frontends.mqtt.windows.rings import WindowShape
 
 

@@ -15,8 +15,7 @@ from gateway.frontends.mqtt.session.connection import Connection
 from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.sender import OutboxSender
-from gateway.frontends.mqtt.settings.broker import MqttSettings
-from gateway.frontends.mqtt.settings.brokers import blamed_on
+from gateway.frontends.mqtt.settings.broker import MqttSettings, blamed_on
 
 GOODBYE_S = 2.0
 """Time for the disconnect."""

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
-from gateway.frontends.mqtt.settings.sessions import MqttWindow
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import peer

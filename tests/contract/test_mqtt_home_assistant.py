@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.frontends.mqtt.home_assistant import documents
-from gateway.frontends.mqtt.settings.home_assistant import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, simulated, until

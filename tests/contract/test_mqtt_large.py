@@ -15,8 +15,7 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
 from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.pipeline.large_messages import MESSAGES_LIMIT, LargeMessages
-from gateway.frontends.mqtt.pipeline.work import MessageWork
+from gateway.frontends.mqtt.pipeline.work import MESSAGES_LIMIT, LargeMessages, MessageWork
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference

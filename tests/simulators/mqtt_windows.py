@@ -20,7 +20,7 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.settings.broker import MqttSettings
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import FAST
 

@@ -17,7 +17,7 @@ from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.home_assistant import documents
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.outbound.contents import ResultPlan
-from gateway.frontends.mqtt.settings.home_assistant import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 
 _LOG = logging.getLogger(__name__)

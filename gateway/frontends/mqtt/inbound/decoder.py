@@ -6,8 +6,8 @@ The model is looked up for every message: it may be loaded later, replaced, or u
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -20,10 +20,8 @@ from gateway.domain.infer import RequestedOutput
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.inbound.fitting import channel_order, check_outputs, new_windows, padding, window_shape
-from gateway.frontends.mqtt.inbound.last_values import LastValues
 from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader, Values
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType, read_content_type
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, invalid, read_content_type
 from gateway.frontends.mqtt.inbound.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.inbound.payloads.tensors import row_tensor, window_tensor
 from gateway.frontends.mqtt.inbound.reading import PayloadReader, SensorSample
@@ -39,11 +37,53 @@ from gateway.frontends.mqtt.journal.records import SampleRecord
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.outbound.contents import ResultPlan, plan_results
 from gateway.frontends.mqtt.outbound.inputs import Ready
-from gateway.frontends.mqtt.settings.route import MqttRoute
-from gateway.frontends.mqtt.windows.padding import Padding
-from gateway.frontends.mqtt.windows.rings import Complete, Ring
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.windows.rings import Complete, Padding, Ring
 from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
+
+
+class LastValues:
+    """Last values of the sensors of one route; beyond `max_sensors` the least recently seen one is forgotten."""
+
+    def __init__(self, channels: Sequence[MqttChannel], max_sensors: int) -> None:
+        self._max_age_ns = np.array([channel.max_age_s * 1e9 for channel in channels])
+        self._max_sensors = max_sensors
+        self._sensors: OrderedDict[str, tuple[Values, Values]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sensors)
+
+    def complete(self, sensor: str, rows: Values, now_ns: int) -> Values:
+        """Replace NaN by the sensor's last values. Rows whose last value is unknown or too old are left out."""
+        if not len(rows):
+            return rows
+        last, seen_ns = self._of(sensor)
+        usable = np.where(now_ns - seen_ns <= self._max_age_ns, last, np.nan)
+        filled = _filled(np.vstack((usable, rows)))[1:]
+        present = ~np.isnan(rows).all(axis=0)
+        last[present], seen_ns[present] = filled[-1][present], now_ns
+        return filled[~np.isnan(filled).any(axis=1)]
+
+    def _of(self, sensor: str) -> tuple[Values, Values]:
+        """Return the values of a sensor (NaN: none yet), and their times."""
+        held = self._sensors.get(sensor)
+        if held is not None:
+            self._sensors.move_to_end(sensor)
+            return held
+        if len(self._sensors) >= self._max_sensors:
+            self._sensors.popitem(last=False)
+        count = len(self._max_age_ns)
+        held = self._sensors[sensor] = (np.full(count, np.nan), np.zeros(count))
+        return held
+
+
+def _filled(rows: Values) -> Values:
+    """Replace each NaN by the value above it."""
+    places = np.where(np.isnan(rows), 0, np.arange(len(rows))[:, np.newaxis])
+    np.maximum.accumulate(places, axis=0, out=places)
+    return rows[places, np.arange(rows.shape[1])]
+
 
 _LOG = logging.getLogger(__name__)
 Describe = Callable[[str, str], ModelManifest]

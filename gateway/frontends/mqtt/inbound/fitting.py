@@ -9,10 +9,9 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.frontends.mqtt.inbound.timed import idle_expiry_ns, sample_timing
 from gateway.frontends.mqtt.settings.route import MqttRoute
-from gateway.frontends.mqtt.windows.padding import Padding
-from gateway.frontends.mqtt.windows.rings import WindowShape
+from gateway.frontends.mqtt.windows.rings import Padding, WindowShape
+from gateway.frontends.mqtt.windows.samples import GapPolicy
 from gateway.frontends.mqtt.windows.sensors import Windows
-from gateway.frontends.mqtt.windows.timing import GapPolicy
 
 
 def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:

@@ -15,13 +15,10 @@ from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.frontends.mqtt.inbound.payloads.channels import WORDS
-from gateway.frontends.mqtt.inbound.payloads.content_type import read_content_type
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import invalid, read_content_type
 from gateway.frontends.mqtt.inbound.payloads.formats import FORMATS
-from gateway.frontends.mqtt.inbound.payloads.images import ENCODED
-from gateway.frontends.mqtt.inbound.payloads.packed import packed_bytes
-from gateway.frontends.mqtt.inbound.payloads.raw import RAW
-from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
+from gateway.frontends.mqtt.inbound.payloads.raw import ENCODED, RAW
+from gateway.frontends.mqtt.inbound.payloads.rows import RowSource, packed_bytes
 from gateway.frontends.mqtt.inbound.payloads.text import number_or_text
 from gateway.frontends.mqtt.settings.paths import compile_path
 from gateway.frontends.mqtt.settings.presets import JSON, PRESETS, SPARKPLUG, TEXT

@@ -14,17 +14,14 @@ import numpy as np
 from gateway.domain.errors import RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Steps, Tensor
-from gateway.frontends.mqtt.inbound.joins import read_channels
-from gateway.frontends.mqtt.inbound.payloads import images, raw, tensors
-from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader, Values
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads import raw, tensors
+from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader, Values, stamps_of
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, check_rows, invalid
 from gateway.frontends.mqtt.inbound.payloads.formats import readers_of
-from gateway.frontends.mqtt.inbound.payloads.limits import check_rows
 from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
 from gateway.frontends.mqtt.inbound.payloads.sparkplug import TIMESTAMP, Births, SparkplugMessage, gets_all
-from gateway.frontends.mqtt.inbound.payloads.stamps import stamps_of
 from gateway.frontends.mqtt.inbound.routing import name_of, sensor_of
+from gateway.frontends.mqtt.inbound.timed import read_channels
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings.presets import SPARKPLUG
 from gateway.frontends.mqtt.settings.route import CONTENT_TYPES, PROTOBUF, MqttRoute
@@ -122,8 +119,8 @@ class PayloadReader:
         elif content.media == raw.RAW:
             layout = raw.read_layout(content, self._route, spec)
             found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
-        elif content.media in images.ENCODED and count is None and self.channels is None:
-            found = images.encoded_tensor(payload, content.media, spec)
+        elif content.media in raw.ENCODED and count is None and self.channels is None:
+            found = raw.encoded_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
         return SensorSample(sensor_of(self._route.sensor, message, None), found, name=self._name(message, None))

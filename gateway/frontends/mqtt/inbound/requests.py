@@ -12,7 +12,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, read_content_type
 from gateway.frontends.mqtt.inbound.payloads.formats import FORMATS
 from gateway.frontends.mqtt.inbound.payloads.raw import RAW
 from gateway.frontends.mqtt.inbound.routing import Router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -10,16 +11,58 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
-from gateway.frontends.mqtt.inbound.joins import SECOND_NS, join_rules
 from gateway.frontends.mqtt.inbound.payloads.channels import Values
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import invalid
 from gateway.frontends.mqtt.journal.journal import message_key
 from gateway.frontends.mqtt.journal.records import SampleRecord
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.settings.route import MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import TABLE, MqttTime
-from gateway.frontends.mqtt.windows.samples import Rows, Sample
-from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming, SessionRules
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import TABLE, MqttTime
+from gateway.frontends.mqtt.windows.samples import (
+    ChannelRules,
+    GapPolicy,
+    JoinRules,
+    Rows,
+    Sample,
+    SampleTiming,
+    SessionRules,
+)
+
+SECOND_NS = 1_000_000_000
+
+
+def join_rules(route: MqttRoute, order: Sequence[int] | None, interval_ns: int) -> JoinRules | None:
+    """Return the rules for rows whose channels are the route's in `order`; None if rows are not joined by time."""
+    time = route.time
+    if not time.joins:
+        return None
+    places = range(len(route.channel)) if order is None else order
+    return JoinRules(
+        tuple(_channel_rules(route.channel[place]) for place in places),
+        places.index(_lead(route)),
+        int(time.join_tolerance_s * SECOND_NS),
+        linear=time.join == "linear",
+        interval_ns=interval_ns if time.resample else 0,
+    )
+
+
+def read_channels(route: MqttRoute) -> tuple[MqttChannel, ...]:
+    """Return the channels as messages are read: a message need not have the channels that are joined later."""
+    if not route.time.joins:
+        return route.channel
+    return tuple(dataclasses.replace(channel, missing="last") for channel in route.channel)
+
+
+def _channel_rules(channel: MqttChannel) -> ChannelRules:
+    held_ns = int(channel.max_age_s * SECOND_NS) if channel.missing == "last" else 0
+    return ChannelRules(held_ns, zero=channel.missing == "zero")
+
+
+def _lead(route: MqttRoute) -> int:
+    """Return the place of the leading channel."""
+    named = (place for place, each in enumerate(route.channel) if route.time.join_lead in {each.path, each.name})
+    return next(named, 0) if route.time.join_lead else 0
+
 
 TIME_LIMIT_NS = 9_000_000_000_000_000_000
 """Distance of timestamps from 1970 that is taken: the years 1685 to 2255, which 64 bits can hold."""

@@ -5,7 +5,7 @@ A message is acknowledged as follows:
 - Request or single message: after the broker accepted the answer, sent at QoS 1 if a copy of the message came at QoS 1.
 - Sample of a window: once it is in the journal; without a journal, once it is in its window.
 - Message that cannot be processed: after the broker accepted the error.
-- Message of a route with `at_most_once`: as it arrives (`sample_flow`).
+- Message of a route with `at_most_once`: as it arrives (`pipeline.samples`).
 
 Acknowledgements are sent in the order of the answers, not in the order of MQTT 5, 4.6. Brokers match them by packet id.
 Otherwise one slow model would delay all other sensors: a broker stops at about 20 unacknowledged messages.

@@ -16,12 +16,10 @@ from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish
 from gateway.frontends.mqtt.outbound import answers
 from gateway.frontends.mqtt.outbound.contents import ResultPlan, check_size, read_documents, write_results
 from gateway.frontends.mqtt.outbound.delivery import Debt, Outlet
-from gateway.frontends.mqtt.outbound.documents import document_rows
 from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.outbound.publish_topics import ANY_TOPIC, PublishTopics
-from gateway.frontends.mqtt.outbound.rows import ResultRow, read_rows
-from gateway.frontends.mqtt.outbound.rule_states import SensorRule
-from gateway.frontends.mqtt.outbound.rules import RouteRules
+from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows, read_rows
+from gateway.frontends.mqtt.outbound.rules import RouteRules, SensorRule
 from gateway.frontends.mqtt.settings.results import ResultSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.frontends.mqtt.settings.templates import (

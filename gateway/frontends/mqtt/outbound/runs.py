@@ -9,19 +9,108 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferResponse
+from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.outbound.backlog import Backlog
-from gateway.frontends.mqtt.outbound.delivery import Delivery
-from gateway.frontends.mqtt.outbound.jobs import InferenceJob, expired, passed
+from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery
+from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.settings.broker import MqttSettings
+
+
+@dataclass(slots=True, eq=False)
+class InferenceJob:
+    """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts.
+
+    `encode` returns None for an answer that is not published. `holds`: at QoS 1 it waits while its model is away.
+    """
+
+    request: InferRequest
+    encode: Callable[[InferResponse], bytes | None]
+    debt: Debt
+    failures: int = 0
+    holds: bool = False
+
+
+@dataclass(slots=True)
+class RemainingWindows:
+    """Windows of one message that were not submitted yet. `following` is the next one, or None."""
+
+    ready: Iterator[Ready]
+    following: Ready | None
+
+    def take(self) -> Ready | None:
+        """Remove and return the next window."""
+        taken, self.following = self.following, next(self.ready, None)
+        return taken
+
+
+def passed(deadline_ns: int | None) -> bool:
+    """Return True if a deadline on the monotonic clock has passed."""
+    return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
+
+def expired() -> RequestError:
+    """Return the refusal of a message that expired while the device was overloaded."""
+    return RequestError(Fault.EXPIRED, "the message expired while the device was overloaded or the model unavailable")
+
+
+Job = TypeVar("Job")
+
+
+class Backlog(Generic[Job]):
+    """Jobs that wait or run. QoS 1 jobs are never dropped: `full` means that no more should be read.
+
+    If too many QoS 0 jobs wait, the oldest one is dropped.
+    """
+
+    def __init__(self, max_queued: int, max_running: int) -> None:
+        self._max_queued, self._max_running = max_queued, max_running
+        self._sure: deque[tuple[int, Job]] = deque()
+        self._unsure: deque[tuple[int, Job]] = deque()
+        self._count = 0
+        self._running_sure = 0
+        self.running = 0
+
+    def __len__(self) -> int:
+        return len(self._sure) + len(self._unsure)
+
+    @property
+    def full(self) -> bool:
+        """Return True if the permitted number of QoS 1 jobs waits or runs."""
+        return len(self._sure) + self._running_sure >= self._max_queued
+
+    def put(self, job: Job, qos: int) -> Job | None:
+        """Add `job`. Return the QoS 0 job that was dropped for it, if any."""
+        self._count += 1
+        (self._sure if qos else self._unsure).append((self._count, job))
+        return self._unsure.popleft()[1] if len(self._unsure) > self._max_queued else None
+
+    def take(self) -> tuple[Job, int] | None:
+        """Return the oldest job, which now runs, and its QoS. Return None if none waits or enough run."""
+        if self.running >= self._max_running or not (self._sure or self._unsure):
+            return None
+        sure = bool(self._sure) and (not self._unsure or self._sure[0][0] < self._unsure[0][0])
+        self.running += 1
+        self._running_sure += sure
+        return (self._sure if sure else self._unsure).popleft()[1], int(sure)
+
+    def done(self, qos: int) -> None:
+        """Count the end of a job that was taken."""
+        self.running -= 1
+        self._running_sure -= bool(qos)
+
+    def close(self) -> None:
+        """Drop all waiting jobs."""
+        self._sure.clear()
+        self._unsure.clear()
+
 
 _LOG = logging.getLogger(__name__)
 AWAY = frozenset({Fault.NOT_FOUND, Fault.UNAVAILABLE})

@@ -1,7 +1,7 @@
 """Fast path of a route whose messages are one row of numbers for a model with short runs (decision 0052).
 
 Such a message becomes bytes in the engine's batch, without a request of its own. Every other message, and every problem
-with one, takes the path of `sample_flow`, which has the same results.
+with one, takes the path of `samples`, which has the same results.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.domain.ports import InferenceEngine, RawBatch
 from gateway.domain.tensor import Datatype, Raw, Tensor
 from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
-from gateway.frontends.mqtt.inbound.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
 from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
 from gateway.frontends.mqtt.inbound.payloads.tensors import whole_shape
 from gateway.frontends.mqtt.inbound.routing import TOPICS_REMEMBERED, sensor_of
 from gateway.frontends.mqtt.messages import JSON, Message
 from gateway.frontends.mqtt.outbound.dedup import key_of
 from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery
-from gateway.frontends.mqtt.outbound.identity import message_id
-from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.inputs import Ready, message_id
 from gateway.frontends.mqtt.outbound.results import RouteResults
 from gateway.frontends.mqtt.outbound.runs import defect
 from gateway.frontends.mqtt.settings.broker import MqttSettings

@@ -1,4 +1,4 @@
-"""Path of a message to its inference: requests here, samples of routes in `sample_flow`."""
+"""Path of a message to its inference: requests here, samples of routes in `samples`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from functools import partial
 
 from gateway.domain.errors import RequestError
 from gateway.domain.ports import InferenceEngine
-from gateway.frontends.mqtt.inbound.limits import MessageLimits
-from gateway.frontends.mqtt.inbound.quotas import RouteQuotas
+from gateway.frontends.mqtt.inbound.limits import MessageLimits, RouteQuotas
 from gateway.frontends.mqtt.inbound.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.outbound.dedup import key_of
 from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.outbound.jobs import InferenceJob
 from gateway.frontends.mqtt.outbound.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.outbound.results import Seen
-from gateway.frontends.mqtt.outbound.runs import Runs, defect
+from gateway.frontends.mqtt.outbound.runs import InferenceJob, Runs, defect
 from gateway.frontends.mqtt.pipeline.samples import SampleFlow
 from gateway.frontends.mqtt.pipeline.work import MessageWork
 from gateway.frontends.mqtt.settings.broker import MqttSettings

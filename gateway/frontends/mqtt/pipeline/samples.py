@@ -1,4 +1,4 @@
-"""Path of a sensor's message: decode, then the windows (`window_flow`) or an inference of its own.
+"""Path of a sensor's message: decode, then the windows (`windows`) or an inference of its own.
 
 Each message ends in `delivery`, once.
 """
@@ -23,16 +23,13 @@ from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.outbound.dedup import SeenMessage, key_of
 from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.outbound.identity import message_id, window_id
-from gateway.frontends.mqtt.outbound.inputs import Ready
-from gateway.frontends.mqtt.outbound.jobs import InferenceJob, expired, passed
+from gateway.frontends.mqtt.outbound.inputs import Ready, message_id, window_id
 from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
 from gateway.frontends.mqtt.outbound.results import RouteResults, Seen
-from gateway.frontends.mqtt.outbound.runs import AWAY, Runs, defect
+from gateway.frontends.mqtt.outbound.runs import AWAY, InferenceJob, Runs, defect, expired, passed
 from gateway.frontends.mqtt.pipeline.fast_path import FastPath, is_suited
-from gateway.frontends.mqtt.pipeline.large_messages import begun
 from gateway.frontends.mqtt.pipeline.windows import WindowFlow, result_qos
-from gateway.frontends.mqtt.pipeline.work import Later, MessageWork
+from gateway.frontends.mqtt.pipeline.work import Later, MessageWork, begun
 from gateway.frontends.mqtt.settings.broker import MqttSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import cast
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.session import control, events, reasons
+from gateway.frontends.mqtt.session import control, events
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
@@ -271,10 +271,10 @@ class MqttSession(asyncio.BufferedProtocol):
         self._listener.welcomed(welcome)
 
     def _refused(self, answer: control.ConnectAnswer) -> None:
-        is_old = answer.code in {reasons.UNSUPPORTED_PROTOCOL, reasons.UNSUPPORTED_PROTOCOL_3_1_1}
+        is_old = answer.code in {control.UNSUPPORTED_PROTOCOL, control.UNSUPPORTED_PROTOCOL_3_1_1}
         text = answer.properties.get(Property.REASON_STRING, "")
         self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
-        self.end(reasons.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
+        self.end(control.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
 
     def _on_suback(self, body: bytes) -> None:
         _, codes = control.read_suback(body, version_5=self.version_5)
@@ -285,10 +285,10 @@ class MqttSession(asyncio.BufferedProtocol):
 
     def _on_disconnect(self, body: bytes) -> None:
         code, text = control.read_disconnect(body)
-        if code == reasons.SESSION_TAKEN_OVER:
+        if code == control.SESSION_TAKEN_OVER:
             self._end = End.TAKEN_OVER
         self.abandon()
-        self._listener.lost(reasons.reason_name(code, version_5=True, text=text), self._end)
+        self._listener.lost(control.reason_name(code, version_5=True, text=text), self._end)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
     def _send(self, packet: bytes) -> None:

@@ -1,21 +1,78 @@
-"""Settings of routes: topics, model, and the form of payloads. They are checked when they are built."""
+"""Settings of routes: topics, model, form of payloads, and quota. They are checked when they are built."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import struct
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import SIGNED
-from gateway.frontends.mqtt.settings.layouts import compile_layout
 from gateway.frontends.mqtt.settings.paths import check_path
 from gateway.frontends.mqtt.settings.presets import FILLED, JSON, PRESETS, SPARKPLUG
-from gateway.frontends.mqtt.settings.quota import MqttQuota
 from gateway.frontends.mqtt.settings.results import ResultSettings
 from gateway.frontends.mqtt.settings.rules import RuleSettings
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
-from gateway.frontends.mqtt.settings.sessions import MqttWindow
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
+
+LAYOUT_LIMIT_CHARS = 128
+"""Longest layout."""
+FIELDS_LIMIT = 1_024
+"""Most numbers of one packed row."""
+_LAYOUT_FORM = re.compile(r"[<>!]( *\d{0,4}[xbBhHiIlLqQefd?])+ *")
+
+
+def compile_layout(layout: str) -> struct.Struct:
+    """Return the compiled layout.
+
+    Raises ValueError if it has no byte order, other types than numbers, or too many fields.
+    """
+    if len(layout) > LAYOUT_LIMIT_CHARS or not _LAYOUT_FORM.fullmatch(layout):
+        raise ValueError("a layout is < or > (the byte order) and types of Python's struct: bBhHiIqQ, efd, ? and x")
+    compiled = struct.Struct(layout)
+    fields = sum(int(count or 1) for count, code in re.findall(r"(\d*)([a-zA-Z?])", layout) if code != "x")
+    if not 0 < fields <= FIELDS_LIMIT:
+        raise ValueError(f"a layout has 1 to {FIELDS_LIMIT} fields, not {fields}")
+    return compiled
+
+
+QUOTA_TABLE = "mqtt.route.quota"
+RATE_LIMIT, BURST_LIMIT, SENSORS_LIMIT = 1_000_000, 10_000_000, 1_000_000
+BURST_S = 10.0
+"""Time whose messages may come at once if `burst` does not say how many."""
+_QUOTA_FORM = re.compile(r"(topic(\[\d{1,3}:?\])?|property\.\S+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class MqttQuota:
+    """Settings of one `[mqtt.route.quota]`. What exceeds it is dropped, counted, and reported as an error."""
+
+    messages_per_s: float = 0.0
+    """Messages per second of each sensor, on average; 0: no quota."""
+    burst: int = 0
+    """Messages that a sensor may send at once, such as those that the broker kept for us; 0: those of 10 s."""
+    by: str = ""
+    """Name that a quota belongs to: topic, topic[i], topic[i:] or property.<name>; empty: as `sensor` of the route."""
+    max_sensors: int = 10_000
+    """Sensors whose use is remembered; of more, the one that sent least recently begins with a full quota again."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.quota)."""
+        for key, wrong, rule in (
+            ("messages_per_s", not 0 <= self.messages_per_s <= RATE_LIMIT, f"0 to {RATE_LIMIT} messages per second"),
+            ("messages_per_s", not self.messages_per_s and bool(self.burst or self.by), "more than 0 with burst or by"),
+            ("burst", not 0 <= self.burst <= BURST_LIMIT, f"0 to {BURST_LIMIT} messages"),
+            ("by", not _QUOTA_FORM.fullmatch(self.by), "topic, topic[i], topic[i:] or property.<name>"),
+            ("max_sensors", not 1 <= self.max_sensors <= SENSORS_LIMIT, f"1 to {SENSORS_LIMIT}"),
+        ):
+            if wrong:
+                raise ConfigurationError(f"must be {rule}, not {getattr(self, key)!r:.150}", table=QUOTA_TABLE, key=key)
+
+    @property
+    def allowance(self) -> float:
+        """Return the messages that may come at once."""
+        return self.burst or max(1.0, self.messages_per_s * BURST_S)
+
 
 PROTOBUF = ("application/protobuf", "application/x-protobuf")
 CONTENT_TYPES = (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.frontends.mqtt.windows.rings import FILLED, Marks, Times
-from gateway.frontends.mqtt.windows.samples import Rows, Sample
-from gateway.frontends.mqtt.windows.timing import GAP_FACTOR, MISSING_LIMIT_ROWS, GapPolicy, SampleTiming
+from gateway.frontends.mqtt.windows.samples import GAP_FACTOR, MISSING_LIMIT_ROWS, GapPolicy, Rows, Sample, SampleTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gateway.frontends.mqtt.windows.ordering import DUPLICATES
-from gateway.frontends.mqtt.windows.samples import HeldValue, Row, Sample
-from gateway.frontends.mqtt.windows.timing import ChannelRules, JoinRules
+from gateway.frontends.mqtt.windows.samples import ChannelRules, HeldValue, JoinRules, Row, Sample
 
 UNJOINED = "rows_unjoined"
 """Counter of rows that lack a channel."""

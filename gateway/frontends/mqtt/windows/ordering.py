@@ -12,8 +12,7 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Protocol
 
-from gateway.frontends.mqtt.windows.samples import Sample
-from gateway.frontends.mqtt.windows.timing import SampleTiming
+from gateway.frontends.mqtt.windows.samples import Sample, SampleTiming
 
 REMEMBERED = 64
 """Sequence numbers per sensor that are remembered, to recognise repetitions: more than brokers have in flight."""

@@ -154,3 +154,19 @@ def _described(rows: Rows, times_ns: Times, marks: Marks, number: int) -> Comple
     gap_ns = int(np.diff(times_ns).max(initial=0))
     missing = int(np.abs(marks).sum() - max(0, marks[0])) if marks.any() else 0
     return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Padding to `size_rows` rows. `pad`: zero, first or last."""
+
+    size_rows: int
+    pad: str
+
+    def apply(self, rows: Rows) -> Rows:
+        """Return `rows` [n, channels] with the missing ones; `rows` itself if none is."""
+        count = self.size_rows - len(rows)
+        if not count:
+            return rows
+        before, after = (0, count) if self.pad == "last" else (count, 0)
+        return np.pad(rows, ((before, after), (0, 0)), mode="constant" if self.pad == "zero" else "edge")

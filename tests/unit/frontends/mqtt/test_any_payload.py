@@ -16,10 +16,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
-from gateway.frontends.mqtt.inbound.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
 from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES, SEARCHED_LIMIT_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.pipeline.large_messages import INLINE_STEPS, begun
+from gateway.frontends.mqtt.pipeline.work import INLINE_STEPS, begun
 from gateway.frontends.mqtt.settings.presets import PRESETS, SPARKPLUG
 from gateway.frontends.mqtt.settings.route import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
 from tests.simulators.inference import VARIANT

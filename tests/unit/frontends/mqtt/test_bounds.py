@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
-from gateway.frontends.mqtt.outbound.backlog import Backlog
+from gateway.frontends.mqtt.outbound.runs import Backlog
 from gateway.frontends.mqtt.session.outbox import Outbox
 
 MUCH = 2**20

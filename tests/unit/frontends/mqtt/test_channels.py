@@ -16,9 +16,9 @@ from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, finish
-from gateway.frontends.mqtt.inbound.last_values import LastValues
+from gateway.frontends.mqtt.inbound.decoder import LastValues
 from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader
-from gateway.frontends.mqtt.inbound.payloads.limits import VALUES_LIMIT
+from gateway.frontends.mqtt.inbound.payloads.content import VALUES_LIMIT
 from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
 from gateway.frontends.mqtt.inbound.payloads.tensors import row_tensor
 from gateway.frontends.mqtt.settings.paths import PATH_LIMIT_CHARS, compile_path

@@ -18,7 +18,7 @@ from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.inbound.payloads.tensors import document_tensor
 from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.pipeline import samples as sample_flow
+from gateway.frontends.mqtt.pipeline import samples
 from gateway.frontends.mqtt.pipeline.fast_path import FastPath, RowFormat, is_suited
 from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.settings.broker import MqttSettings
@@ -109,7 +109,7 @@ async def play(sent: list[tuple[bytes, int, str, dict[str, Any]]]) -> Broker:
 def test_both_paths_publish_and_acknowledge_the_same(sent: list[tuple[bytes, int, str, dict[str, Any]]]) -> None:
     fast = asyncio.run(play(sent))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_flow, "is_suited", lambda _: False)
+        patch.setattr(samples, "is_suited", lambda _: False)
         usual = asyncio.run(play(sent))
     assert fast.published == usual.published
     assert fast.acknowledged == usual.acknowledged

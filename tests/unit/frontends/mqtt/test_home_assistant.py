@@ -16,7 +16,7 @@ from gateway.frontends.mqtt.home_assistant import documents
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.outbound.contents import plan_results
-from gateway.frontends.mqtt.settings.home_assistant import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
 from gateway.frontends.mqtt.settings.results import ResultSettings
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.settings.rules import RuleSettings

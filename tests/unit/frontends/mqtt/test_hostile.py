@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RequestError
 from gateway.frontends.mqtt.home_assistant.announcements import _read
 from gateway.frontends.mqtt.home_assistant.documents import with_removals
-from gateway.frontends.mqtt.inbound.payloads.cbor import read_cbor
-from gateway.frontends.mqtt.inbound.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.documents import read_cbor
 from gateway.frontends.mqtt.inbound.payloads.sparkplug import METRICS_LIMIT, Births
 from gateway.frontends.mqtt.inbound.requests import Requests
 from gateway.frontends.mqtt.inbound.routing import Router

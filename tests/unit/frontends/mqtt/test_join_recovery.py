@@ -11,7 +11,7 @@ import pytest
 
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.mqtt_windows import JournaledPipeline, model, until
 
 pytestmark = pytest.mark.asyncio

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
-from gateway.frontends.mqtt.settings.sessions import MqttWindow
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
 from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, Life, close_all, model, numbered
 
 LATER_S = 500.0

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.inbound.quotas import RouteQuotas, SensorQuota
+from gateway.frontends.mqtt.inbound.limits import RouteQuotas, SensorQuota
 from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.outbound.delivery import Delivery
 from gateway.frontends.mqtt.settings.broker import MqttSettings
-from gateway.frontends.mqtt.settings.quota import MqttQuota
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttQuota, MqttRoute
 from tests.simulators.examples import examples
 from tests.unit.frontends.mqtt.test_route_results import Outbox
 

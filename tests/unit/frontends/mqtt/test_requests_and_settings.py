@@ -18,8 +18,7 @@ from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.inbound.requests import Requests
 from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.settings.broker import MqttSettings, broker_of
-from gateway.frontends.mqtt.settings.home_assistant import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings, MqttSettings, broker_of
 from gateway.frontends.mqtt.settings.results import ResultSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.frontends.mqtt.settings.rules import RuleSettings

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.outbound.contents import ResultPlan
-from gateway.frontends.mqtt.outbound.documents import document_rows
-from gateway.frontends.mqtt.outbound.rows import ResultRow
+from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows
 from gateway.frontends.mqtt.outbound.rules import RouteRules
 from gateway.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators.examples import examples

@@ -20,7 +20,7 @@ from gateway.frontends.mqtt.inbound.payloads.sparkplug import Births
 from gateway.frontends.mqtt.inbound.payloads.sparkplug_message import read_payload, rebirth_command
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import VARIANT
 from tests.simulators.sparkplug import metric, payload
 

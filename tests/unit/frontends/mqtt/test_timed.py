@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.inbound.timed import sample_timing, sequences_of, ti
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.outbound.answers import timestamp
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.sample_time import MqttTime
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import identity
 
 TIME = MqttTime(path="t", sequence="n")

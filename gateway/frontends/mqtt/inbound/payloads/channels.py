@@ -1,10 +1,14 @@
-"""Rows of a document as numbers: one path for each channel, with scale, words and a policy for missing values."""
+"""Rows of a document as numbers: one path for each channel, with scale, words and a policy for missing values.
+
+Timestamps and sequence numbers of rows are columns after the channels.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -13,12 +17,12 @@ import numpy.typing as npt
 
 from gateway.domain.errors import RequestError
 from gateway.domain.tensor import Steps
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
-from gateway.frontends.mqtt.inbound.payloads.limits import ROWS_LIMIT, VALUES_LIMIT
+from gateway.frontends.mqtt.inbound.payloads.content import ROWS_LIMIT, VALUES_LIMIT, invalid
 from gateway.frontends.mqtt.inbound.payloads.tensors import FLOAT32_MAX
 from gateway.frontends.mqtt.inbound.payloads.text import NUMBER, NUMBER_LIMIT_CHARS, lenient_number
 from gateway.frontends.mqtt.settings.paths import Path, compile_path
 from gateway.frontends.mqtt.settings.route import MqttChannel
+from gateway.frontends.mqtt.settings.samples import UNITS_NS, MqttTime, zone_of
 
 Values = npt.NDArray[np.float64]
 STEP_VALUES = 512
@@ -218,3 +222,44 @@ def _short(value: Any) -> str:
     if type(value) is int and value.bit_length() > 256:
         return "an integer of more than 256 bits"
     return f"{value!r:.60}"
+
+
+TIME_LIMIT_CHARS = 40
+"""Longest text of a timestamp: ISO 8601 with nanoseconds has 35 characters."""
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeChannel(Channel):
+    """Timestamp of a row, in nanoseconds since the Unix epoch; a float is exact to 256 ns today."""
+
+    zone: tzinfo = UTC
+
+    def number(self, value: Any) -> float | None:
+        """Return the time of a number, or of a text in ISO 8601. Raises RequestError INVALID for anything else."""
+        if not isinstance(value, str) or _is_number(value):
+            return Channel.number(self, value)
+        try:
+            found = datetime.fromisoformat(value.strip()) if len(value) <= TIME_LIMIT_CHARS else None
+        except ValueError:
+            found = None
+        if found is None:
+            problem = f"path '{self.settings.path}' finds {value!r:.60}; expected a number since 1970 or ISO 8601"
+            raise invalid(problem)
+        return (found if found.tzinfo else found.replace(tzinfo=self.zone)).timestamp() * SECOND_NS
+
+
+def stamps_of(time: MqttTime) -> tuple[Channel, ...]:
+    """Return the columns for the time and the sequence number of a row, as far as the route names them."""
+    stamps: list[Channel] = []
+    if time.path:
+        settings = MqttChannel(time.path, scale=float(UNITS_NS[time.unit]), missing="refuse")
+        stamps.append(TimeChannel(settings, compile_path(time.path), {}, zone=zone_of(time.zone)))
+    if time.sequence:
+        stamps.append(Channel(MqttChannel(time.sequence, missing="refuse"), compile_path(time.sequence), {}))
+    return tuple(stamps)
+
+
+def _is_number(text: str) -> bool:
+    word = text.strip()
+    return len(word) <= NUMBER_LIMIT_CHARS and NUMBER.fullmatch(word) is not None

@@ -2,7 +2,7 @@
 
 A reader turns bytes into a document: a tree of values. It bounds its nesting, allocates nothing by a length that the
 payload only claims, and raises RequestError INVALID for anything that it cannot read. Raw numbers, images and Sparkplug
-messages are no documents by themselves: `raw`, `images`, `sparkplug`.
+messages are no documents by themselves: `raw`, `sparkplug`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gateway.frontends.mqtt.inbound.payloads.cbor import read_cbor
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.json_text import read_json, read_lines
-from gateway.frontends.mqtt.inbound.payloads.msgpack import read_msgpack
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType
+from gateway.frontends.mqtt.inbound.payloads.documents import read_cbor, read_json, read_lines, read_msgpack
 from gateway.frontends.mqtt.inbound.payloads.protobuf import protobuf_reader, read_unconfigured
 from gateway.frontends.mqtt.inbound.payloads.senml import read_senml_cbor, read_senml_json
 from gateway.frontends.mqtt.inbound.payloads.text import lenient_number, read_csv, read_text

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, invalid
 
 DESCRIPTOR_LIMIT_BYTES = 4 * 2**20
 """Largest file of descriptors."""

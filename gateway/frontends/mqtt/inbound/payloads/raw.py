@@ -1,4 +1,7 @@
-"""Raw numbers (application/octet-stream): elements of one datatype, little-endian or big-endian."""
+"""Content that is no document: raw numbers (application/octet-stream), and encoded images and recordings.
+
+The engine decodes images and recordings as the manifest declares.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import numpy as np
 
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import DATATYPES, Datatype, Tensor, decode_raw
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, invalid
 from gateway.frontends.mqtt.inbound.payloads.tensors import reshape, to_float32, whole_shape
 from gateway.frontends.mqtt.settings.route import BYTE_ORDERS, MqttRoute
 from gateway.frontends.mqtt.windows.samples import Rows
@@ -90,3 +92,23 @@ def _little_endian(payload: bytes, layout: Layout) -> bytes:
     if not layout.big_endian or size == 1 or len(payload) % size:
         return payload
     return np.frombuffer(payload, f">u{size}").astype(f"<u{size}").tobytes()
+
+
+ENCODED = {"image/jpeg": "jpeg", "image/png": "png", "audio/wav": "wav"}
+"""Media types, with the names that manifests give to these formats."""
+
+
+def encoded_tensor(payload: bytes, media: str, spec: TensorSpec) -> Tensor:
+    """Return a BYTES tensor [1] with one encoded image or recording.
+
+    Raises RequestError INVALID if the input takes no such content.
+    """
+    declared = spec.preprocess or spec.audio
+    if declared is None:
+        raise invalid(f"input '{spec.name}' takes numbers, not {media}; its manifest declares no preprocess or audio")
+    if ENCODED[media] not in declared.decode:
+        known = ", ".join(name for name, form in ENCODED.items() if form in declared.decode)
+        raise invalid(f"input '{spec.name}' takes {known or ', '.join(declared.decode)}, not {media}")
+    array = np.empty(1, object)
+    array[0] = payload
+    return Tensor(Datatype.BYTES, array)

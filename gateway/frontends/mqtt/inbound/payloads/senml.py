@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.frontends.mqtt.inbound.payloads.cbor import read_cbor
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
-from gateway.frontends.mqtt.inbound.payloads.json_text import read_json
-from gateway.frontends.mqtt.inbound.payloads.limits import check_rows
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, check_rows, invalid
+from gateway.frontends.mqtt.inbound.payloads.documents import read_cbor, read_json
 
 LABELS = {-2: "bn", -3: "bt", -4: "bu", -5: "bv", -6: "bs", -1: "bver"} | {
     0: "n",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.domain.errors import RequestError
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import invalid
 from gateway.frontends.mqtt.inbound.payloads.sparkplug_message import (
     SparkplugPayload,
     read_payload,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import invalid
 
 PAYLOAD_LIMIT_BYTES = 2**20
 """Largest payload: two bytes are an empty metric, which takes 0.1 KiB of memory."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.domain.manifest import ROWS, TensorSpec
 from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, Tensor
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
+from gateway.frontends.mqtt.inbound.payloads.content import invalid
 from gateway.frontends.mqtt.windows.samples import Rows
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)

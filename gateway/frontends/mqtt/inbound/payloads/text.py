@@ -7,9 +7,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from gateway.frontends.mqtt.inbound.payloads.content_type import ContentType
-from gateway.frontends.mqtt.inbound.payloads.errors import invalid
-from gateway.frontends.mqtt.inbound.payloads.limits import ROWS_LIMIT, check_rows
+from gateway.frontends.mqtt.inbound.payloads.content import ROWS_LIMIT, ContentType, check_rows, invalid
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 LENIENT_NUMBER = re.compile(

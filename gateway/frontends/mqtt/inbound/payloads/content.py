@@ -1,10 +1,31 @@
-"""Content types: media type and parameters. Pure functions."""
+"""What readers of payloads share: content types, the refusal of a payload, and bounds on what it may become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+
+from gateway.domain.errors import Fault, RequestError
+
+
+def invalid(message: str) -> RequestError:
+    """Return a refusal: the sender must change the payload, or the operator the route."""
+    return RequestError(Fault.INVALID, message)
+
+
+ROWS_LIMIT = 100_000
+"""Most rows of one message."""
+VALUES_LIMIT = 1_000_000
+"""Most values of one message, rows times channels: 8 MB."""
+
+
+def check_rows(rows: Sized | int) -> None:
+    """Raise RequestError INVALID for more than ROWS_LIMIT rows."""
+    count = rows if isinstance(rows, int) else len(rows)
+    if count > ROWS_LIMIT:
+        raise invalid(f"the payload has {count} rows; at most {ROWS_LIMIT} are taken in one message")
+
 
 SUFFIXES = {"json": "application/json", "cbor": "application/cbor"}
 """Media types whose syntax a type with a suffix has (RFC 6839, RFC 8949), such as `application/vnd.x+json`."""
