@@ -17,7 +17,7 @@ from gateway.frontends.mqtt.inbound.fitting import channel_order, window_shape
 from gateway.frontends.mqtt.inbound.payloads.channels import Values
 from gateway.frontends.mqtt.inbound.timed import sequences_of, times_of
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.outbound.answers import timestamp
+from gateway.frontends.mqtt.outbound.contents import timestamp
 from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.frontends.mqtt.settings.samples import MqttWindow

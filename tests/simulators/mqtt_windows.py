@@ -17,6 +17,7 @@ from gateway.frontends.mqtt.journal.journal import FILE, Recovered, SampleJourna
 from gateway.frontends.mqtt.journal.records import Record, read_frames
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.settings.broker import MqttSettings
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
@@ -116,15 +117,8 @@ class JournaledPipeline:
         if not is_loaded:
             self.inference.manifests.clear()
         self.outlet = Outlet()
-        self.pipeline = Pipeline(
-            self.inference,
-            own,
-            "gw",
-            router=Router(routes, "gw"),
-            outlet=self.outlet,
-            counters=self.counters,
-            journal=self.journal,
-        )
+        context = RouteContext(self.inference, own, "gw", self.outlet, self.counters, journal=self.journal)
+        self.pipeline = Pipeline(context, Router(routes, "gw"))
         self.pipeline.recover()
         OPENED.append(self)
 

@@ -24,6 +24,7 @@ from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
 from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.session.connection import ReadBatch
@@ -114,18 +115,11 @@ class MqttFrontend:
         if discovery:
             self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)
         self._journal = self._opened_journal()
-        self._pipeline = Pipeline(
-            self._engine,
-            settings,
-            self._id,
-            router=self._router,
-            topics=self._topics,
-            outlet=self._link,
-            counters=self._counters,
-            journal=self._journal,
-            seen=None if self._announcer is None else self._announcer.seen,
-            idle=self._idle,
+        seen = None if self._announcer is None else self._announcer.seen
+        context = RouteContext(
+            self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
+        self._pipeline = Pipeline(context, self._router, self._idle)
         self._pipeline.recover()
         self._link.start()
 

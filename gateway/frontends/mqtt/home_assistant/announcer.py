@@ -12,7 +12,7 @@ from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.documents import model_topic
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.outbound.contents import ResultPlan
-from gateway.frontends.mqtt.outbound.delivery import Outlet
+from gateway.frontends.mqtt.outbound.context import Outlet
 from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.settings.broker import MqttSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute

@@ -126,9 +126,10 @@ class RouteDecoder:
         """
         self.route = route
         self._reader = PayloadReader(route)
+        self.inline_bytes = self._reader.inline_bytes
         channels = self._reader.channels.channels if self._reader.channels else ()
         self._last = LastValues([channel.settings for channel in channels], route.max_sensors)
-        self._publish, self._journaled = publish, journaled
+        self._publish, self._journaled, self._content = publish, journaled, read_content_type(route.content_type)
         self._keeps_last = not route.time.joins and any(channel.missing == "last" for channel in route.channel)
         self._order: list[int] | None = None
         self._describe = describe
@@ -138,7 +139,13 @@ class RouteDecoder:
         self._plan = ResultPlan()
         self._other: ModelManifest | None = None
         self._other_plan = self._plan
-        self._windows: Windows | None = None
+        self.windows: Windows | None = None
+        """Windows of the sensors; None if the model takes none, or is not known."""
+        self._always_windowed = bool(route.size_rows or route.hop_rows or route.window.has_sessions)
+        self.windowed = self._always_windowed
+        """True if a message is a part of an input: samples for a window. Known once the model is."""
+        self.holds = route.model_away == "hold"
+        """True if messages wait while the model is unavailable; while it loads they always do."""
         self._padding: Padding | None = None
         self._gap_limit_ns = 0
         self.waiting_ns = waiting_ns(route)
@@ -151,18 +158,6 @@ class RouteDecoder:
             _LOG.warning("MQTT route %s is waiting for its model: %s", self.route.name, refused.message)
 
     @property
-    def windowed(self) -> bool:
-        """Return True if a message is a part of an input: samples for a window. Known once the model is."""
-        return self._windows is not None or bool(
-            self.route.size_rows or self.route.hop_rows or self.route.window.has_sessions
-        )
-
-    @property
-    def holds(self) -> bool:
-        """Return True if messages wait while the model is unavailable; while it loads they always do."""
-        return self.route.model_away == "hold"
-
-    @property
     def away(self) -> RequestError | None:
         """Return why the model is unavailable, or does not fit the route; None if it is available."""
         try:
@@ -172,24 +167,15 @@ class RouteDecoder:
         return None
 
     @property
-    def windows(self) -> Windows | None:
-        """Return the windows; None if the model takes none, or is not known."""
-        return self._windows
-
-    @property
     def sensors(self) -> int:
         """Return the number of sensors that have a window."""
-        return 0 if self._windows is None else len(self._windows)
-
-    def inline_bytes(self, content: ContentType) -> int:
-        """Return the size of the largest payload of this type that is decoded on the event loop at once."""
-        return self._reader.inline_bytes(content)
+        return 0 if self.windows is None else len(self.windows)
 
     def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
         manifest = self._current()
-        content = read_content_type(message.content_type or self.route.content_type)
-        return MessageDecoding(manifest, content, self._windows)
+        content = read_content_type(message.content_type) if message.content_type else self._content
+        return MessageDecoding(manifest, content, self.windows)
 
     def steps(self, message: Message, reading: MessageDecoding) -> Steps[SensorSample]:
         """Decode a message, on any thread: it changes nothing. Raises RequestError INVALID."""
@@ -214,16 +200,16 @@ class RouteDecoder:
 
     def lose(self, message: Message) -> None:
         """Note that a message was refused: the window of its sensor has a gap there, if it names its sensor."""
-        if self._windows is not None:
+        if self.windows is not None:
             with suppress(RequestError, ValueError):
                 document = msgspec.json.decode(message.payload) if self.route.sensor.startswith("payload") else None
-                self._windows.lose(sensor_of(self.route.sensor, message, document))
+                self.windows.lose(sensor_of(self.route.sensor, message, document))
 
     def fits(self, reading: MessageDecoding) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
         with suppress(RequestError):  # it is unavailable: the existing windows are filled
             self._current()
-        return reading.windows is self._windows
+        return reading.windows is self.windows
 
     def _complete(self, message: Message, windows: Windows, sample: SensorSample) -> ModelInputs:
         sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
@@ -249,16 +235,16 @@ class RouteDecoder:
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
-        return None if self._windows is None else self._windows.due_ns()
+        return None if self.windows is None else self.windows.due_ns()
 
     def expire(self, now_ns: int | None = None) -> Iterator[Ready]:
         """Yield the windows that are complete without samples that did not come in time (None: at the stop)."""
-        for sensor, window in self._windows.expire(now_ns) if self._windows else ():
+        for sensor, window in self.windows.expire(now_ns) if self.windows else ():
             yield self.ready(sensor, window)
 
     def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
         """Yield the content of the windows that are not complete (`Windows.states`)."""
-        return iter(()) if self._windows is None else self._windows.states()
+        return iter(()) if self.windows is None else self.windows.states()
 
     def ready(self, sensor: str, window: Complete) -> Ready:
         """Return the input of a complete window."""
@@ -298,7 +284,7 @@ class RouteDecoder:
         try:
             manifest = self._describe(self.route.model, self.route.version)
         except RequestError as error:
-            if error.fault is Fault.UNAVAILABLE and self._manifest is not None and self._windows is not None:
+            if error.fault is Fault.UNAVAILABLE and self._manifest is not None and self.windows is not None:
                 return self._manifest
             raise
         if manifest is not self._manifest:
@@ -310,13 +296,14 @@ class RouteDecoder:
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
         order = channel_order(self.route, manifest, shape)
+        self.windowed = self._always_windowed or shape is not None
         if shape is None:
-            self._windows = None
-        elif self._windows is None or self._windows.shape != shape or self._order != order:
+            self.windows = None
+        elif self.windows is None or self.windows.shape != shape or self._order != order:
             windows = new_windows(self.route, manifest, shape, order, self._counters)
             self._counters["windows_discarded"] += self.sensors
             self._gap_limit_ns = gap_limit_ns(self.route, manifest)
-            self._windows = windows
+            self.windows = windows
         self._order = order
         self._padding = None if shape is None else padding(self.route, manifest, shape)
         self._manifest = manifest

@@ -1,6 +1,7 @@
-"""Results of a route as JSON: label and score if an output is a score vector, else outputs by name. Pure functions.
+"""Results of a route, and errors, as JSON (docs/pages/howto/results.md): label and score, or outputs by name. Pure.
 
-The rule, decided once for each model version and route. An output is a score vector if all of these hold:
+A result has label and score if an output is a score vector, else its outputs by name. This is decided once for each
+model version and route. An output is a score vector if all of these hold:
 
 1. Its datatype is FP16, BF16, FP32 or FP64, or INT8 or UINT8 (quantized scores).
 2. Its declared shape is [classes], or [rows, classes] with rows open or 1. The classes are the last axis.
@@ -21,6 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -29,11 +32,14 @@ import numpy as np
 from gateway.domain.decimals import decimals
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.domain.problem import error_text
 from gateway.domain.tensor import Array, Datatype, Tensor
 from gateway.frontends.mqtt.settings.results import DEFAULT, ResultSettings
 
 SCORES = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64, Datatype.INT8, Datatype.UINT8})
 Line = dict[str, Any]
+TIMES_REMEMBERED = 256
+"""Milliseconds whose text is remembered: messages that arrive in the same one share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +268,24 @@ def _least_class_bytes(plan: ResultPlan, scores: Array) -> int:
         count = max(0, count - len(plan.labels) + len(set(plan.labels)))
     ordered = len(scores) - int(np.isnan(scores).any(axis=1).sum())
     return size_bytes + ordered * count * len('"":0,')
+
+
+def write_error(identity: str, topic: str, refused: RequestError, correlation: str = "") -> bytes:
+    """Return a refusal. `error` repeats `message` because clients of the inference protocol read `error`.
+
+    `correlation` is that of a request that brought it in its body.
+    """
+    message = error_text(refused.message)
+    line = {"id": identity, "topic": topic, "fault": refused.fault.value, "message": message, "error": message}
+    return msgspec.json.encode(line | ({"correlation": correlation} if correlation else {}))
+
+
+def timestamp(wall_ns: int) -> str:
+    """Return a time since the epoch as ISO 8601 in UTC, in whole milliseconds."""
+    return _written_time(wall_ns // 1_000_000)
+
+
+@lru_cache(maxsize=TIMES_REMEMBERED)
+def _written_time(wall_ms: int) -> str:
+    moment = datetime.fromtimestamp(wall_ms / 1e3, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

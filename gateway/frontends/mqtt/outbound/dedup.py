@@ -58,13 +58,16 @@ class Dedup:
         A message with a name always is a copy. Another one is if the broker sets DUP on a later connection of the same
         session.
         """
-        self._expire(message.arrived_ns)
-        seen = self._seen.get(key)
-        if seen is None:
-            return None
-        same_session = not seen.epoch < self.session_epoch <= message.epoch
-        sent_again = message.dup and same_session and seen.epoch < message.epoch
-        return seen if message.name or sent_again else None
+        while self._seen:  # the oldest come first
+            oldest, seen = next(iter(self._seen.items()))
+            if seen.expires_ns > message.arrived_ns:
+                break
+            self._remove(oldest)
+        found = self._seen.get(key)
+        if found is None or message.name:
+            return found
+        same_session = not found.epoch < self.session_epoch <= message.epoch
+        return found if message.dup and same_session and found.epoch < message.epoch else None
 
     def begin(self, key: Hashable | None, message: Message) -> SeenMessage:
         """Return a record of a new message.
@@ -76,36 +79,24 @@ class Dedup:
             if key in self._seen:
                 self._remove(key)
             self._seen[key] = seen
-            self._shrink()
+            if len(self._seen) > self._max_entries:
+                self._remove(next(iter(self._seen)))
         return seen
 
     def answered(self, seen: SeenMessage, answer: bytes) -> list[Message]:
         """Record the answer to a message. Return the repetitions that waited for it."""
-        if self._remembers(seen):
+        if self._seen.get(seen.key) is seen:
             self._bytes += len(answer) - len(seen.answer or b"")
         seen.answer = answer
         waiting, seen.waiting = seen.waiting, []
-        self._shrink()
+        while self._bytes > self._max_bytes:
+            self._remove(next(iter(self._seen)))
         return waiting
 
     def forget(self, seen: SeenMessage) -> None:
         """Remove a record of a message without result: the next copy counts as new."""
-        if self._remembers(seen):
+        if self._seen.get(seen.key) is seen:
             self._remove(seen.key)
-
-    def _remembers(self, seen: SeenMessage) -> bool:
-        return self._seen.get(seen.key) is seen
-
-    def _expire(self, now_ns: int) -> None:
-        while self._seen:
-            key, seen = next(iter(self._seen.items()))
-            if seen.expires_ns > now_ns:
-                return
-            self._remove(key)
-
-    def _shrink(self) -> None:
-        while len(self._seen) > self._max_entries or self._bytes > self._max_bytes:
-            self._remove(next(iter(self._seen)))
 
     def _remove(self, key: Hashable) -> None:
         seen = self._seen.pop(key, None)

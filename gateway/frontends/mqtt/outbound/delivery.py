@@ -14,36 +14,22 @@ Otherwise one slow model would delay all other sensors: a broker stops at about 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish, Taken
-from gateway.frontends.mqtt.outbound import answers
+from gateway.frontends.mqtt.outbound.contents import write_error
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.outbound.dedup import Dedup, SeenMessage
-from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 TRY_AGAIN_CODES = frozenset({0x80, 0x83, 0x97})
 """PUBACK codes after which another attempt may succeed: unspecified, implementation specific, quota exceeded.
 
 See MQTT 5, 3.4.2.1.
 """
-
-
-class Outlet(Protocol):
-    """Interface of the link to the broker, as far as it is used here."""
-
-    @property
-    def full(self) -> bool: ...
-    @property
-    def receives_since_ns(self) -> int | None: ...
-    def publish(self, publication: OutgoingPublish) -> bool: ...
-    def acknowledge(self, message: Message) -> None: ...
-    def pause(self, *, on: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +109,12 @@ class Debt:
 class Delivery:
     """Publisher of answers and refusals; it remembers the answers, and acknowledges messages."""
 
-    def __init__(self, settings: MqttSettings, home: str, outlet: Outlet, counters: Counter[str]) -> None:
-        self._settings, self._outlet, self._counters = settings, outlet, counters
-        self._errors = f"{home}/errors"
+    def __init__(self, context: RouteContext) -> None:
+        self._settings, self._outlet, self._counters = context.settings, context.outlet, context.counters
+        self._errors, settings = f"edge/{context.gateway_id}/errors", context.settings
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
         self.session = ""
         """Name of the broker's session, for ids of results; empty without a journal, which remembers it."""
-
-    @property
-    def full(self) -> bool:
-        """Return True if no more answers should be made now: the broker has not accepted enough of them."""
-        return self._outlet.full
 
     def session_began(self, epoch: int) -> None:
         """Forget packet ids: the broker has a new session since this connection."""
@@ -220,11 +201,11 @@ class Delivery:
         seen = seen or self._dedup.begin(None, message)
         debt = Debt(message, message.qos, self._errors, seen, reply, identity, refusal=True)
         correlation = "" if reply is None else reply.body_correlation
-        self.answer(debt, answers.error(identity, message.topic, refused, correlation))
+        self.answer(debt, write_error(identity, message.topic, refused, correlation))
 
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
         """Publish on the error topic without settling the message."""
-        payload = answers.error(identity, message.topic, refused)
+        payload = write_error(identity, message.topic, refused)
         self._outlet.publish(OutgoingPublish(self._errors, payload, qos, content_type=JSON))
 
     def discard(self, message: Message, reason: str) -> None:

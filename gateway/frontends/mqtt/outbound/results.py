@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Tensor
-from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish
-from gateway.frontends.mqtt.outbound import answers
-from gateway.frontends.mqtt.outbound.contents import ResultPlan, check_size, read_documents, write_results
-from gateway.frontends.mqtt.outbound.delivery import Debt, Outlet
+from gateway.frontends.mqtt.messages import JSON, OutgoingPublish
+from gateway.frontends.mqtt.outbound.contents import (
+    Line,
+    ResultPlan,
+    check_size,
+    read_documents,
+    timestamp,
+    write_error,
+    write_results,
+)
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.outbound.delivery import Debt
 from gateway.frontends.mqtt.outbound.inputs import Ready
-from gateway.frontends.mqtt.outbound.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows, read_rows
 from gateway.frontends.mqtt.outbound.rules import RouteRules, SensorRule
 from gateway.frontends.mqtt.settings.results import ResultSettings
@@ -36,8 +45,8 @@ from gateway.frontends.mqtt.settings.templates import (
 )
 
 TEXT = "text/plain"
-Seen = Callable[[MqttRoute, Ready, ResultPlan], None]
-"""Callback for each result of a sensor, before its messages are published."""
+PlanOf = Callable[[Ready, str], ResultPlan]
+"""Function that returns the content of the result of an input, from the version that answered."""
 _NO_VALUES: Values = dict.fromkeys(NAMES)
 
 
@@ -48,29 +57,18 @@ class RouteResults:
     next result of its sensor. `clock` returns monotonic nanoseconds.
     """
 
-    def __init__(
-        self,
-        route: MqttRoute,
-        gateway_id: str,
-        *,
-        outlet: Outlet,
-        counters: Counter[str],
-        limit_bytes: int,
-        seen: Seen | None = None,
-        topics: PublishTopics = ANY_TOPIC,
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._route, self._settings, self._gateway_id = route, route.result, gateway_id
-        self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
-        self._seen, self._topics = seen, topics
+    def __init__(self, route: MqttRoute, context: RouteContext, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._route, self._settings, self._gateway_id = route, route.result, context.gateway_id
+        self._outlet, self._counters, self._topics = context.outlet, context.counters, context.topics
+        self._limit_bytes, self._seen, self._clock = context.settings.max_result_bytes, context.seen, clock
         self._topic = read_template(self._settings.topic, NAMES)
-        self._errors = f"edge/{gateway_id}/errors"
+        self._errors = f"edge/{context.gateway_id}/errors"
         self._template = read_template(self._settings.template, NAMES)
         settings = self._settings
         self._form = OutgoingPublish(
             "", b"", settings.max_qos, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
         )
-        self._rules = RouteRules(route.rule, route.max_sensors, counters)
+        self._rules = RouteRules(route.rule, route.max_sensors, context.counters)
         self._templates = {
             rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
             for rule in route.rule
@@ -84,24 +82,36 @@ class RouteResults:
         self._timer_ns: int | None = None
         self._closed = False
 
-    def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
+    def encode(self, debt: Debt, ready: Ready, plan_of: PlanOf, response: InferResponse) -> bytes | None:
         """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
 
         Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, UNSUPPORTED for values
         that JSON cannot carry, and DENIED for a topic that is not permitted.
         """
+        plan = plan_of(ready, response.version)
         if self._seen is not None:
             self._seen(self._route, ready, plan)
-        rows = _read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
-        values = [self._values(debt.identity, ready, response, row) for row in rows]
-        self._apply_rules(ready.sensor, rows, values)
-        if not self._publishes(ready.sensor, values):
+        sensor, values = ready.sensor, list[Values]()
+        if self._needs_rows:
+            rows = _read_rows(plan, response.outputs, _rows_of(ready))
+            values = [self._values(debt.identity, ready, response, row) for row in rows]
+            for row, placeholders in zip(rows, values, strict=True) if self._route.rule else ():
+                self._send(self._rules.observe(sensor, row, placeholders, self._clock()))
+        if self._settings.publish != "always" and not self._publishes(sensor, values):
             return None
-        payload = self._payload(debt, ready, plan, response, values)
-        debt.topic = self._topic_of(ready.sensor, values)
-        debt.result = self._form_of(debt.message)
+        if self._settings.payload != "json" or self._settings.template:
+            payload = _written(self._settings.payload, self._template, values, "value")
+        else:
+            contents = write_results(plan, response.outputs, _rows_of(ready), self._limit_bytes)
+            payload = write_result(debt.identity, ready, response, contents)
+        check_size(len(payload), self._limit_bytes)
+        debt.topic = self._sensor_topics.get(sensor) or self._topic_of(sensor, values)
+        debt.result, user = self._form, debt.message.user
+        if user:
+            repeated = tuple(pair for pair in user if pair[0] in self._settings.user_properties)
+            debt.result = replace(self._form, user=repeated)
         if self._settings.publish == "change":
-            debt.dropped = partial(self._last.pop, ready.sensor, None)
+            debt.dropped = partial(self._last.pop, sensor, None)
         return payload
 
     def close(self) -> None:
@@ -110,10 +120,7 @@ class RouteResults:
         self._set_timer(None)
 
     def _topic_of(self, sensor: str, values: Sequence[Values]) -> str:
-        """Return the topic of a result. Raises RequestError DENIED if it is not permitted."""
-        known = self._sensor_topics.get(sensor)
-        if known is not None:
-            return known
+        """Return the topic of a result, and remember it. Raises RequestError DENIED if it is not permitted."""
         topic = render_topic(self._topic, values[0] if values else {**_NO_VALUES, **self._sensor_values(sensor)})
         self._topics.check(topic)
         if not self._topic.names & RESULT_NAMES:
@@ -123,8 +130,8 @@ class RouteResults:
         return topic
 
     def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
-        """Return True if the result is to be published."""
-        if self._settings.publish != "change" or not values:
+        """Return True if the result is to be published: with `change`, if it differs from the sensor's last one."""
+        if self._settings.publish == "never" or not values:
             return self._settings.publish != "never"
         state = values[-1]["value"] if values[-1]["label"] is None else values[-1]["label"]
         if sensor in self._last and state is not None and self._last[sensor] == state:
@@ -136,33 +143,7 @@ class RouteResults:
             self._last.popitem(last=False)
         return True
 
-    def _payload(
-        self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse, values: Sequence[Values]
-    ) -> bytes:
-        form = self._settings.payload
-        if form != "json" or self._settings.template:
-            payload = _written(form, self._template, values, "value")
-        else:
-            contents = write_results(plan, response.outputs, _rows_of(ready), self._limit_bytes)
-            payload = answers.result(debt.identity, ready, response, contents)
-        check_size(len(payload), self._limit_bytes)
-        return payload
-
-    def _form_of(self, message: Message) -> OutgoingPublish:
-        """Return the properties of the result of `message`."""
-        if not message.user:
-            return self._form
-        return replace(
-            self._form, user=tuple(pair for pair in message.user if pair[0] in self._settings.user_properties)
-        )
-
     # ---- rules -----------------------------------------------------------------------------------------------------
-    def _apply_rules(self, sensor: str, rows: Sequence[ResultRow], values: Sequence[Values]) -> None:
-        if not self._route.rule:
-            return
-        for row, placeholders in zip(rows, values, strict=True):
-            self._send(self._rules.observe(sensor, row, placeholders, self._clock()))
-
     def _expire(self) -> None:
         """Publish what is due without a result."""
         self._timer = self._timer_ns = None
@@ -205,7 +186,7 @@ class RouteResults:
         try:
             self._topics.check(publication.topic)
         except RequestError as refused:
-            payload = answers.error("", publication.topic, refused)
+            payload = write_error("", publication.topic, refused)
             return self._outlet.publish(OutgoingPublish(self._errors, payload, content_type=JSON))
         accepted = self._outlet.publish(publication)
         self._counters["rule_messages"] += accepted
@@ -221,8 +202,8 @@ class RouteResults:
             "version": response.version,
             "variant": response.variant,
             "id": identity,
-            "started_at": answers.timestamp(ready.started_ns),
-            "ended_at": answers.timestamp(ready.ended_ns),
+            "started_at": timestamp(ready.started_ns),
+            "ended_at": timestamp(ready.ended_ns),
             "label": label,
             "score": row.score,
             "value": row.value if row.scores is None else label,
@@ -263,3 +244,31 @@ def _written(form: str, template: MessageTemplate, values: Sequence[Values], val
 
 def _content_type(form: str) -> str:
     return JSON if form == "json" else TEXT
+
+
+def write_result(identity: str, ready: Ready, response: InferResponse, contents: Line) -> bytes:
+    """Return a result: its contents, the version that ran, the sensor, and the time of its samples.
+
+    A window tells how many samples are missing in it, and its longest gap, if there are any. A session tells its rows,
+    and how many were added to them.
+    """
+    started_at, window = timestamp(ready.started_ns), ready.window
+    line = {
+        "id": identity,
+        **contents,
+        "model": response.model,
+        "version": response.version,
+        "variant": response.variant,
+        "sensor": ready.sensor,
+        "started_at": started_at,
+        "ended_at": started_at if ready.ended_ns == ready.started_ns else timestamp(ready.ended_ns),
+    }
+    if window is not None and window.missing_rows:
+        line["missing_samples"] = window.missing_rows
+    if window is not None and window.gap_ns > ready.gap_limit_ns:
+        line["longest_gap_s"] = window.gap_ns / 1e9
+    if window is not None and ready.padded_rows is not None:
+        line["rows"] = len(window.rows)
+        if ready.padded_rows:
+            line["padded_samples"] = ready.padded_rows
+    return msgspec.json.encode(line)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery
-from gateway.frontends.mqtt.outbound.inputs import Ready
-from gateway.frontends.mqtt.settings.broker import MqttSettings
+
+_LOG = logging.getLogger(__name__)
+AWAY = frozenset({Fault.NOT_FOUND, Fault.UNAVAILABLE})
+"""Faults of a model that is unavailable."""
+Job = TypeVar("Job")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,19 +41,6 @@ class InferenceJob:
     holds: bool = False
 
 
-@dataclass(slots=True)
-class RemainingWindows:
-    """Windows of one message that were not submitted yet. `following` is the next one, or None."""
-
-    ready: Iterator[Ready]
-    following: Ready | None
-
-    def take(self) -> Ready | None:
-        """Remove and return the next window."""
-        taken, self.following = self.following, next(self.ready, None)
-        return taken
-
-
 def passed(deadline_ns: int | None) -> bool:
     """Return True if a deadline on the monotonic clock has passed."""
     return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
@@ -59,9 +49,6 @@ def passed(deadline_ns: int | None) -> bool:
 def expired() -> RequestError:
     """Return the refusal of a message that expired while the device was overloaded."""
     return RequestError(Fault.EXPIRED, "the message expired while the device was overloaded or the model unavailable")
-
-
-Job = TypeVar("Job")
 
 
 class Backlog(Generic[Job]):
@@ -112,11 +99,6 @@ class Backlog(Generic[Job]):
         self._unsure.clear()
 
 
-_LOG = logging.getLogger(__name__)
-AWAY = frozenset({Fault.NOT_FOUND, Fault.UNAVAILABLE})
-"""Faults of a model that is unavailable."""
-
-
 class _Step(Protocol):
     """Pending answer of a running job, or timer of its next attempt."""
 
@@ -130,32 +112,16 @@ class Runs:
     `changed` is called whenever the number of waiting or running jobs changes.
     """
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        settings: MqttSettings,
-        delivery: Delivery,
-        counters: Counter[str],
-        changed: Callable[[], None],
-    ) -> None:
-        self._engine, self._settings, self._delivery = engine, settings, delivery
-        self._counters, self._changed = counters, changed
-        self._backlog: Backlog[InferenceJob] = Backlog(settings.max_queued, settings.max_running)
+    def __init__(self, context: RouteContext, delivery: Delivery, changed: Callable[[], None]) -> None:
+        self._engine, self._settings, self._delivery = context.engine, context.settings, delivery
+        self._outlet, self._counters, self._changed = context.outlet, context.counters, changed
+        self.backlog: Backlog[InferenceJob] = Backlog(self._settings.max_queued, self._settings.max_running)
+        """Jobs that wait."""
         self._running: dict[InferenceJob, tuple[int, _Step | None]] = {}
         """Running jobs with their QoS at the beginning, and the step that each waits for."""
         self.idle = asyncio.Event()
         """Set while no job runs or waits."""
         self.idle.set()
-
-    @property
-    def full(self) -> bool:
-        """Return True if the permitted number of QoS 1 jobs waits or runs."""
-        return self._backlog.full
-
-    @property
-    def queued(self) -> int:
-        """Return the number of jobs that wait."""
-        return len(self._backlog)
 
     @property
     def running(self) -> int:
@@ -166,9 +132,9 @@ class Runs:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
         job.debt.message.payload = b""  # the tensors hold the data they need
         self.idle.clear()
-        dropped = self._backlog.put(job, job.debt.qos)
+        dropped = self.backlog.put(job, job.debt.qos)
         if dropped is not None and dropped.debt.make_sure():
-            self._backlog.put(dropped, dropped.debt.qos)
+            self.backlog.put(dropped, dropped.debt.qos)
         elif dropped is not None:
             self._counters["dropped_queue_full"] += 1
             self._delivery.forget(dropped.debt.seen)
@@ -179,13 +145,13 @@ class Runs:
 
         Their messages are not acknowledged: the broker may send them again.
         """
-        abandoned = len(self._running) + len(self._backlog)
+        abandoned = len(self._running) + len(self.backlog)
         for job, (_, step) in self._running.items():
             if step is not None:
                 step.cancel()
             self._delivery.forget(job.debt.seen)
         self._running.clear()
-        self._backlog.close()
+        self.backlog.close()
         self.idle.set()
         return abandoned
 
@@ -227,11 +193,12 @@ class Runs:
 
     def flush(self) -> None:
         """Implement `Sink.flush`: jobs that wait take the places of those that ended."""
-        while not self._delivery.full and (taken := self._backlog.take()) is not None:
+        while not self._outlet.full and (taken := self.backlog.take()) is not None:
             job, qos = taken
             self._running[job] = qos, None
             self._submit(job)
-        self._check_idle()
+        if not self._running and not len(self.backlog):
+            self.idle.set()
         self._changed()
 
     # ---- internal --------------------------------------------------------------------------------------------------
@@ -252,12 +219,7 @@ class Runs:
 
     def _end(self, job: InferenceJob) -> None:
         qos, _ = self._running.pop(job)
-        self._backlog.done(qos)
-        self._check_idle()
-
-    def _check_idle(self) -> None:
-        if not self._running and not len(self._backlog):
-            self.idle.set()
+        self.backlog.done(qos)
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
         loads = refused.is_loading and not self.is_held_long(job.debt.message)

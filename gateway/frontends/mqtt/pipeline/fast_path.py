@@ -15,7 +15,7 @@ import numpy as np
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
-from gateway.domain.ports import InferenceEngine, RawBatch
+from gateway.domain.ports import RawBatch
 from gateway.domain.tensor import Datatype, Raw, Tensor
 from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
 from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
@@ -23,12 +23,12 @@ from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
 from gateway.frontends.mqtt.inbound.payloads.tensors import whole_shape
 from gateway.frontends.mqtt.inbound.routing import TOPICS_REMEMBERED, sensor_of
 from gateway.frontends.mqtt.messages import JSON, Message
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.outbound.dedup import key_of
 from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery
 from gateway.frontends.mqtt.outbound.inputs import Ready, message_id
 from gateway.frontends.mqtt.outbound.results import RouteResults
 from gateway.frontends.mqtt.outbound.runs import defect
-from gateway.frontends.mqtt.settings.broker import MqttSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 
 ROW_BYTES = 4_096
@@ -73,18 +73,17 @@ class FastPath:
 
     def __init__(
         self,
-        engine: InferenceEngine,
-        feed: RouteDecoder,
+        context: RouteContext,
+        delivery: Delivery,
+        decoder: RouteDecoder,
         results: RouteResults,
         *,
-        delivery: Delivery,
-        settings: MqttSettings,
         again: Callable[[Debt], None],
         behind: Callable[[Debt], None],
     ) -> None:
-        self._engine, self._feed, self._results = engine, feed, results
-        self._again, self._behind = again, behind
-        self._delivery, self._longest_topic = delivery, settings.max_topic_bytes
+        self._engine, self._outlet, settings = context.engine, context.outlet, context.settings
+        self._delivery, self._decoder, self._results = delivery, decoder, results
+        self._again, self._behind, self._longest_topic = again, behind, settings.max_topic_bytes
         self._largest_payload = min(ROW_BYTES, settings.max_payload_bytes)
         self._batch: RawBatch | None = None
         self._format: RowFormat | None = None
@@ -109,7 +108,7 @@ class FastPath:
             return False
         sensor = self._sensors.get(message.topic) or self._sensor(message)
         content = reader.read(message.payload)
-        if content is None or not sensor or self._delivery.full:
+        if content is None or not sensor or self._outlet.full:
             return False
         seen = None
         if message.qos and (seen := self._delivery.begin(key_of(message), message)) is None:
@@ -125,7 +124,7 @@ class FastPath:
     def _sensor(self, message: Message) -> str:
         """Return the sensor of a topic, and remember it; "" if the topic names none, or is too long."""
         try:
-            sensor = sensor_of(self._feed.route.sensor, message, None)
+            sensor = sensor_of(self._decoder.route.sensor, message, None)
         except RequestError:
             return ""
         if len(message.topic) > self._longest_topic:
@@ -167,7 +166,7 @@ class FastPath:
         }
         response = InferResponse(form.model, form.version, debt.identity, outputs, form.variant)
         ready = Ready(sensor, like.manifest, like.plan, like.tensor, message.wall_ns, message.wall_ns)
-        return self._results.encode(debt, ready, self._feed.plan(ready, form.version), response)
+        return self._results.encode(debt, ready, self._decoder.plan, response)
 
 
 def is_suited(route: MqttRoute) -> bool:

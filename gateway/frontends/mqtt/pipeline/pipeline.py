@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from gateway.domain.errors import RequestError
-from gateway.domain.ports import InferenceEngine
 from gateway.frontends.mqtt.inbound.limits import MessageLimits, RouteQuotas
 from gateway.frontends.mqtt.inbound.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.inbound.routing import Router
-from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.outbound.dedup import key_of
-from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.outbound.publish_topics import ANY_TOPIC, PublishTopics
-from gateway.frontends.mqtt.outbound.results import Seen
+from gateway.frontends.mqtt.outbound.delivery import Debt, Delivery
 from gateway.frontends.mqtt.outbound.runs import InferenceJob, Runs, defect
 from gateway.frontends.mqtt.pipeline.samples import SampleFlow
 from gateway.frontends.mqtt.pipeline.work import MessageWork
-from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 
@@ -32,55 +27,27 @@ _log = logging.getLogger(__name__)
 class Pipeline:
     """Receiver of messages. `receive` never raises and never waits."""
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        settings: MqttSettings,
-        gateway_id: str,
-        *,
-        router: Router,
-        outlet: Outlet,
-        counters: Counter[str],
-        journal: SampleJournal | None = None,
-        idle: Callable[[], None] = lambda: None,
-        seen: Seen | None = None,
-        topics: PublishTopics = ANY_TOPIC,
-    ) -> None:
-        self._router, self._outlet, self._counters = router, outlet, counters
+    def __init__(self, context: RouteContext, router: Router, idle: Callable[[], None] = lambda: None) -> None:
+        settings, engine = context.settings, context.engine
+        self._router, self._outlet, self._counters = router, context.outlet, context.counters
         self._limits = MessageLimits(settings, engine.sizes)
-        self._delivery = Delivery(settings, f"edge/{gateway_id}", outlet, counters)
-        self._requests = Requests(settings, gateway_id, router, engine.describe, topics)
+        self._delivery = Delivery(context)
+        self._requests = Requests(settings, context.gateway_id, router, engine.describe, context.topics)
         self._quotas = RouteQuotas.of(settings, self._delivery)
-        self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
+        self._runs = Runs(context, self._delivery, self._pace)
         self._work = MessageWork(lambda: engine.decoding, self._runs.retry_s, self._pace)
-        self._samples = SampleFlow(
-            engine,
-            settings,
-            gateway_id,
-            limits=self._limits,
-            delivery=self._delivery,
-            runs=self._runs,
-            work=self._work,
-            outlet=outlet,
-            counters=counters,
-            journal=journal,
-            seen=seen,
-            topics=topics,
-        )
-        self._accepting, self._journal, self._idle = True, journal, idle
+        self._samples = SampleFlow(context, self._limits, self._delivery, self._runs, self._work)
+        self._accepting, self._journal, self._idle = True, context.journal, idle
         self._repeat_ns, self._unrouted_due_ns = int(settings.error_repeat_s * 1e9), 0
-        if journal is not None:
-            journal.changed = self._pace
+        if self._journal is not None:
+            self._journal.changed = self._pace
 
     @property
     def gauges(self) -> dict[str, int]:
         """Return the numbers of queued and running jobs, and of sensors with a window."""
-        queued = self._runs.queued + self._work.waiting
-        return {
-            "queued": queued,
-            "running": self._runs.running + self._samples.pending,
-            "sensors": self._samples.sensors,
-        }
+        queued = len(self._runs.backlog) + self._work.queues.waiting
+        running = self._runs.running + self._samples.pending
+        return {"queued": queued, "running": running, "sensors": self._samples.sensors}
 
     def connected(self, home: str, epoch: int, *, resumed: bool) -> None:
         """Forget packet ids unless the broker resumed the session to which they belong, before its messages come."""
@@ -131,19 +98,15 @@ class Pipeline:
         await self._work.cancel(held=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._ended()
+                while self._work.tasks or self._samples.pending or not self._runs.idle.is_set():
+                    if self._work.tasks:
+                        await asyncio.wait(self._work.tasks)
+                    await self._runs.idle.wait()
+                    await asyncio.sleep(0)
         abandoned = self._runs.abandon() + await self._work.cancel()
         self._samples.close()
         self._counters["abandoned"] += abandoned
         return not abandoned
-
-    async def _ended(self) -> None:
-        """Wait until no work is in progress."""
-        while self._work.tasks or self._samples.pending or not self._runs.idle.is_set():
-            if self._work.tasks:
-                await asyncio.wait(self._work.tasks)
-            await self._runs.idle.wait()
-            await asyncio.sleep(0)
 
     def _discard_unrouted(self, message: Message) -> None:
         """Acknowledge a message that no route takes, and log it, once in `error_repeat_s`.
@@ -188,8 +151,11 @@ class Pipeline:
 
     def _pace(self) -> None:
         """Pause reading the socket while the queues are full."""
-        self._samples.windows.has_room(yes=not (self._runs.full or self._outlet.full))
-        self._work.calm(yes=not (self._runs.queued or self._outlet.full))
-        self._outlet.pause(on=self._runs.full or self._work.full or self._samples.windows.full)
+        outlet_full, runs_full = self._outlet.full, self._runs.backlog.full
+        has_room, is_calm = self._samples.windows.room, self._work.calm
+        has_room.clear() if outlet_full or runs_full else has_room.set()
+        is_calm.clear() if outlet_full or len(self._runs.backlog) else is_calm.set()
+        journal_full = self._journal is not None and self._journal.full
+        self._outlet.pause(on=runs_full or self._work.queues.full or journal_full)
         if self._runs.idle.is_set():
             self._idle()

@@ -43,9 +43,9 @@ class RouteRecovery:
     They are replayed with the times of their arrival on the monotonic clock of the process that wrote them.
     """
 
-    def __init__(self, feed: RouteDecoder, recovered: Recovered, counters: Counter[str]) -> None:
-        name = feed.route.name
-        self._feed, self._counters = feed, counters
+    def __init__(self, decoder: RouteDecoder, recovered: Recovered, counters: Counter[str]) -> None:
+        name = decoder.route.name
+        self._decoder, self._counters = decoder, counters
         self._frames = recovered.frames.pop(name, bytearray())
         self._windows = [record for record in recovered.windows if record.route == name]
         self._done = {done for done in recovered.done if done[0] == name}
@@ -70,8 +70,8 @@ class RouteRecovery:
         for record in chain(found, (record for record, _ in read_frames(frames))):
             last_ns = max(last_ns, _arrived_ns(record))
             for sensor, window in self._fitting(windows, record):
-                if (self._feed.route.name, sensor, window.number) not in self._done:
-                    yield self._feed.ready(sensor, window)
+                if (self._decoder.route.name, sensor, window.number) not in self._done:
+                    yield self._decoder.ready(sensor, window)
         self._done.clear()
         windows.resume(last_ns, time.monotonic_ns())
 
@@ -82,7 +82,7 @@ class RouteRecovery:
             self._counters["windows_discarded"] += 1
         except Exception:  # noqa: BLE001  a record that causes a defect must not prevent the start
             self._counters["windows_discarded"] += 1
-            _LOG.exception("journal record dropped: route %r; report this traceback", self._feed.route.name)
+            _LOG.exception("journal record dropped: route %r; report this traceback", self._decoder.route.name)
 
 
 def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:
@@ -96,13 +96,13 @@ def discard_others(recovered: Recovered, routes: Collection[str], counters: Coun
         _LOG.warning("the MQTT journal has %d records of route %r, which is not configured: dropped", count, name)
 
 
-def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecovery]) -> Iterator[MakeRecord]:
+def window_states(decoders: Iterable[RouteDecoder], recoveries: Iterable[RouteRecovery]) -> Iterator[MakeRecord]:
     """Yield the records of all windows that are not complete, for a snapshot."""
     for recovery in recoveries:
         yield from recovery.records()
-    for feed in feeds:
-        for sensor, ring, state in feed.states():
-            yield partial(sensor_record, feed.route.name, sensor, ring, state)
+    for decoder in decoders:
+        for sensor, ring, state in decoder.states():
+            yield partial(sensor_record, decoder.route.name, sensor, ring, state)
 
 
 def _arrived_ns(record: Record) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Decoding
@@ -28,27 +28,27 @@ MESSAGES_LIMIT = 16
 MESSAGE_BYTES = 1_024
 """Memory of a message that waits, without its payload."""
 
+CALM_S = 0.05
+"""Longest time for which a sample behind others waits until no job waits: under steady load one always does."""
+
+Later = Coroutine[Any, Any, None]
+"""Work on a message that continues while other messages are received."""
+End = Callable[[Callable[[], Any]], Later | None]
+"""Function that completes a message; its argument returns what was decoded, or raises."""
+Retry = Callable[[RequestError, int], float]
+"""Function that returns the time before another attempt, from the refusal and the number of failures."""
 T = TypeVar("T")
 
 
-def begun(steps: Steps[T]) -> Callable[[], T] | None:
-    """Run up to INLINE_STEPS steps. Return a function with their result, or None if steps are left for a thread.
-
-    The function raises what a step has raised.
-    """
+def begun(steps: Steps[T]) -> T | None:
+    """Run up to INLINE_STEPS steps. Return their result, or None if steps are left for a thread."""
     try:
         for _ in range(INLINE_STEPS):
             next(steps)
     except StopIteration as done:
         value: T = done.value
-        return lambda: value
-    except Exception as error:  # noqa: BLE001  raised again where the message is refused
-        return partial(_raise, error)
+        return value
     return None
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
 
 
 @dataclass(slots=True)
@@ -64,8 +64,8 @@ class RouteWork:
     held: bool = False
 
 
-class LargeMessages:
-    """Messages that are worked on by route, and their number; "" stands for requests, which have no order."""
+class RouteQueues:
+    """Messages that are worked on, and samples that wait behind them, by route; "" stands for requests. Pure."""
 
     def __init__(self) -> None:
         self._routes: dict[str, RouteWork] = {}
@@ -131,18 +131,6 @@ class LargeMessages:
             del self._routes[route]
 
 
-Later = Coroutine[Any, Any, None]
-"""Work on a message that continues while other messages are received."""
-End = Callable[[Callable[[], Any]], Later | None]
-"""Function that completes a message; its argument returns what was decoded, or raises."""
-Retry = Callable[[RequestError, int], float]
-"""Function that returns the time before another attempt, from the refusal and the number of failures."""
-
-
-CALM_S = 0.05
-"""Longest time for which a sample behind others waits until no job waits: under steady load one always does."""
-
-
 def _none(_: Message) -> None:
     """Do nothing."""
 
@@ -152,66 +140,39 @@ class MessageWork:
 
     def __init__(self, decoding: Callable[[], Decoding], retry_s: Retry, changed: Callable[[], None]) -> None:
         self._decoding, self._retry_s, self._changed = decoding, retry_s, changed
-        self._large = LargeMessages()
+        self.queues = RouteQueues()
         self._tasks: dict[asyncio.Task[None], str] = {}
         """Tasks and their route."""
-        self._calm = asyncio.Event()
-        """Set while the next sample that waited behind others may begin."""
-
-    @property
-    def full(self) -> bool:
-        """Return True if no more messages should be read."""
-        return self._large.full
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of samples that wait behind others."""
-        return self._large.waiting
+        self.calm = asyncio.Event()
+        """Set while nothing waits for a run or for the outbox, so that the next sample behind others may begin."""
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
         """Return the tasks in progress."""
         return frozenset(self._tasks)
 
-    @property
-    def held_bytes(self) -> int:
-        """Return the size of the samples that wait for their model."""
-        return self._large.held_bytes
-
-    def calm(self, *, yes: bool) -> None:
-        """Note whether nothing waits for a run or for the outbox, so that samples behind others may begin."""
-        self._calm.set() if yes else self._calm.clear()
-
     async def cancel(self, *, held: bool = False) -> int:
         """Cancel all work, or that of routes whose model is away. Return the number of messages that are not finished.
 
         Their messages are in the journal, or the broker sends them again.
         """
-        tasks = [task for task, route in self._tasks.items() if not held or self._large.is_held(route)]
-        abandoned = len(tasks) + (0 if held else self._large.waiting)
+        tasks = [task for task, route in self._tasks.items() if not held or self.queues.is_held(route)]
+        abandoned = len(tasks) + (0 if held else self.queues.waiting)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         return abandoned
 
-    def is_busy(self, route: str) -> bool:
-        """Return True if a sample of a route is being worked on."""
-        return self._large.is_busy(route)
-
-    def is_held(self, route: str) -> bool:
-        """Return True if the samples of a route wait for their model."""
-        return self._large.is_held(route)
-
     def hold(self, route: str) -> list[Message]:
         """Let the samples of a route wait for their model. Return those that wait behind others already."""
-        found = self._large.hold(route)
+        found = self.queues.hold(route)
         self._changed()
         return found
 
     def wait(self, route: str, message: Message) -> bool:
         """Let a sample wait if one of its route is being worked on. Return False if none is."""
-        waits = self._large.wait(route, message)
+        waits = self.queues.wait(route, message)
         if waits:
             self._changed()
         return waits
@@ -236,7 +197,7 @@ class MessageWork:
     def follow(self, later: Later | None, route: str = "", then: Callable[[Message], Later | None] = _none) -> None:
         """Begin the work that is left. Samples of `route` wait for it, and are passed to `then`, one by one."""
         if later is not None:
-            self._large.begin(route)
+            self.queues.begin(route)
             task = asyncio.get_running_loop().create_task(self._finish(later, route, then))
             self._tasks[task] = route
             task.add_done_callback(self._tasks.pop)
@@ -249,16 +210,16 @@ class MessageWork:
         """
         try:
             await later
-            while (behind := self._large.take(route)) is not None:
+            while (behind := self.queues.take(route)) is not None:
                 if (more := then(behind)) is not None:
                     await more
                 self._changed()
                 await asyncio.sleep(0)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CALM_S):
-                        await self._calm.wait()
+                        await self.calm.wait()
         finally:
-            self._large.end(route)
+            self.queues.end(route)
         self._changed()
 
     async def _decoded(self, debt: Debt, caller: str, steps: Steps[Any]) -> Any:

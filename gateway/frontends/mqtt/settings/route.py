@@ -249,6 +249,11 @@ class MqttRoute:
         """Return the content type without its parameters, in lower case."""
         return self.content_type.partition(";")[0].strip().lower()
 
+    @property
+    def result_qos(self) -> int:
+        """Return the quality of service of the results of windows."""
+        return 0 if self.at_most_once else self.qos
+
     def _fill(self) -> None:
         if self.preset and self.preset not in PRESETS:
             raise _refused(self.table, "preset", f"one of {', '.join(PRESETS)}", self.preset)

@@ -18,6 +18,7 @@ from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.inbound.payloads.tensors import document_tensor
 from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.outbound.context import RouteContext
 from gateway.frontends.mqtt.pipeline import samples
 from gateway.frontends.mqtt.pipeline.fast_path import FastPath, RowFormat, is_suited
 from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
@@ -72,8 +73,8 @@ class Gateway:
     def __init__(self, rig: Rig, route: MqttRoute = SINGLE, **bounds: Any) -> None:
         self.broker, self.counters = Broker(), Counter[str]()
         limits = MqttSettings(url="mqtt://x", route=(route,), **bounds)
-        router = Router(limits.route, "gw")
-        self.pipeline = Pipeline(rig.engine, limits, "gw", router=router, outlet=self.broker, counters=self.counters)
+        context = RouteContext(rig.engine, limits, "gw", self.broker, self.counters)
+        self.pipeline = Pipeline(context, Router(limits.route, "gw"))
         self.mid = 0
 
     @property

@@ -11,7 +11,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.inbound.timed import sample_timing, sequences_of, times_of
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.outbound.answers import timestamp
+from gateway.frontends.mqtt.outbound.contents import timestamp
 from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import identity
