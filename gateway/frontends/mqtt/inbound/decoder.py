@@ -215,7 +215,7 @@ class RouteDecoder:
         sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
         timed = self._timed_rows(message, sample)
         keeps = self._journaled and message.qos
-        record = timed.record(self.route.name, sensor, message, windows.lost(sensor)) if keeps else None
+        record = timed.record(self.route.name, sensor, message, windows.lost.get(sensor, 0)) if keeps else None
         self._counters["samples"] += len(timed.rows)
         if windows.is_timed:
             found = windows.put(sensor, timed.samples(message), now_ns=now_ns, wall_ns=wall_ns)

@@ -127,8 +127,10 @@ class Ring:
             self.number += count
             start += count
             if not self.due:
-                self.due = self._shape.hop_rows
-                yield self._complete()
+                self.due, first = self._shape.hop_rows, self._next
+                rows = np.concatenate((self._rows[first:], self._rows[:first]))
+                times = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
+                yield _described(rows, times, np.concatenate((self._marks[first:], self._marks[:first])), self.number)
 
     def end(self) -> Complete | None:
         """Return the rows since the last window as a shorter one, or None if there are none. Forget all samples.
@@ -140,13 +142,6 @@ class Ring:
         rows, times_ns, marks = self._rows[held], self._times_ns[held], self._marks[held]
         self.restart()
         return _described(rows, times_ns, marks, self.number) if count else None
-
-    def _complete(self) -> Complete:
-        first = self._next
-        rows = np.concatenate((self._rows[first:], self._rows[:first]))
-        times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
-        marks = np.concatenate((self._marks[first:], self._marks[:first]))
-        return _described(rows, times_ns, marks, self.number)
 
 
 def _described(rows: Rows, times_ns: Times, marks: Marks, number: int) -> Complete:

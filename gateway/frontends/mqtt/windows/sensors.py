@@ -181,7 +181,9 @@ class Windows:
         self.counters: Counter[str] = Counter() if counters is None else counters
         self._max_sensors, self._idle_expiry_ns = max_sensors, idle_expiry_ns
         self._timing, self._by_sequence, self._resets = timing, by_sequence, resets
-        self._lost: dict[str, int] = {}
+        self.is_timed = timing is not None
+        """True if samples are `put` with times or sequence numbers of their own, and not appended."""
+        self.lost: dict[str, int] = {}
         """Samples that were refused since the last one, by sensor."""
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
@@ -192,11 +194,6 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self._rings)
-
-    @property
-    def is_timed(self) -> bool:
-        """Return True if samples are `put` with times or sequence numbers of their own, and not appended."""
-        return self._timing is not None
 
     @property
     def joins(self) -> bool:
@@ -217,7 +214,7 @@ class Windows:
         A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
         recently seen one is dropped.
         """
-        ring, lost = self._ring(sensor, now_ns, wall_ns), self._lost.pop(sensor, 0)
+        ring, lost = self._ring(sensor, now_ns, wall_ns), self.lost.pop(sensor, 0)
         if not lost:
             return ring.append(samples, wall_ns)
         self.counters["samples_missing"] += lost
@@ -229,7 +226,7 @@ class Windows:
 
     def put(self, sensor: str, samples: Iterable[Sample], *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples with times of their own complete. They are added as windows are taken."""
-        window, lost = self._window(sensor, self._ring(sensor, now_ns, wall_ns)), self._lost.pop(sensor, 0)
+        window, lost = self._window(sensor, self._ring(sensor, now_ns, wall_ns)), self.lost.pop(sensor, 0)
         for sample in samples:
             sample.missing, lost = sample.missing + lost, 0
             yield from window.put(sample)
@@ -240,11 +237,7 @@ class Windows:
     def lose(self, sensor: str, count: int = 1) -> None:
         """Note that samples of a sensor were refused. The next one carries the gap; sequence numbers show it anyway."""
         if count and not self._by_sequence and sensor in self._rings and not self._rings[sensor].is_empty:
-            self._lost[sensor] = self.lost(sensor) + count
-
-    def lost(self, sensor: str) -> int:
-        """Return the number of samples of a sensor that were refused since the last one."""
-        return self._lost.get(sensor, 0)
+            self.lost[sensor] = self.lost.get(sensor, 0) + count
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
@@ -325,7 +318,7 @@ class Windows:
         if len(self._rings) >= self._max_sensors:
             dropped, _ = self._rings.popitem(last=False)
             self._timed.pop(dropped, None)
-            self._lost.pop(dropped, None)
+            self.lost.pop(dropped, None)
             self._due_ns.pop(dropped, None)
             self.counters["sensors_evicted"] += 1
 
