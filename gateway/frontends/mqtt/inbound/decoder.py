@@ -50,6 +50,7 @@ class LastValues:
         self._max_age_ns = np.array([channel.max_age_s * 1e9 for channel in channels])
         self._max_sensors = max_sensors
         self._sensors: OrderedDict[str, tuple[Values, Values]] = OrderedDict()
+        """Values of each sensor (NaN: none yet), and their times."""
 
     def __len__(self) -> int:
         return len(self._sensors)
@@ -58,31 +59,22 @@ class LastValues:
         """Replace NaN by the sensor's last values. Rows whose last value is unknown or too old are left out."""
         if not len(rows):
             return rows
-        last, seen_ns = self._of(sensor)
-        usable = np.where(now_ns - seen_ns <= self._max_age_ns, last, np.nan)
-        filled = _filled(np.vstack((usable, rows)))[1:]
-        present = ~np.isnan(rows).all(axis=0)
-        last[present], seen_ns[present] = filled[-1][present], now_ns
-        return filled[~np.isnan(filled).any(axis=1)]
-
-    def _of(self, sensor: str) -> tuple[Values, Values]:
-        """Return the values of a sensor (NaN: none yet), and their times."""
         held = self._sensors.get(sensor)
         if held is not None:
             self._sensors.move_to_end(sensor)
-            return held
-        if len(self._sensors) >= self._max_sensors:
-            self._sensors.popitem(last=False)
-        count = len(self._max_age_ns)
-        held = self._sensors[sensor] = (np.full(count, np.nan), np.zeros(count))
-        return held
-
-
-def _filled(rows: Values) -> Values:
-    """Replace each NaN by the value above it."""
-    places = np.where(np.isnan(rows), 0, np.arange(len(rows))[:, np.newaxis])
-    np.maximum.accumulate(places, axis=0, out=places)
-    return rows[places, np.arange(rows.shape[1])]
+        else:
+            if len(self._sensors) >= self._max_sensors:
+                self._sensors.popitem(last=False)
+            count = len(self._max_age_ns)
+            held = self._sensors[sensor] = (np.full(count, np.nan), np.zeros(count))
+        last, seen_ns = held
+        above = np.vstack((np.where(now_ns - seen_ns <= self._max_age_ns, last, np.nan), rows))
+        places = np.where(np.isnan(above), 0, np.arange(len(above))[:, np.newaxis])
+        np.maximum.accumulate(places, axis=0, out=places)  # each NaN takes the value above it
+        filled: Values = above[places, np.arange(above.shape[1])][1:]
+        present = ~np.isnan(rows).all(axis=0)
+        last[present], seen_ns[present] = filled[-1][present], now_ns
+        return filled[~np.isnan(filled).any(axis=1)]
 
 
 _LOG = logging.getLogger(__name__)
@@ -213,7 +205,14 @@ class RouteDecoder:
 
     def _complete(self, message: Message, windows: Windows, sample: SensorSample) -> ModelInputs:
         sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
-        timed = self._timed_rows(message, sample)
+        time, channels, content = self.route.time, self._reader.channels, sample.content
+        timed = StampedRows(cast("Rows", content))
+        if channels is not None:  # in the order of the model's channels; stamps follow them
+            values = cast("Values", content)
+            rows = values[:, : channels.count] if self._order is None else values[:, self._order]
+            stamps = values[:, channels.count :]
+            times = times_of(time, stamps, message) if time.is_set else []
+            timed = StampedRows(rows.astype(np.float32), times, sequences_of(time, stamps))
         keeps = self._journaled and message.qos
         record = timed.record(self.route.name, sensor, message, windows.lost.get(sensor, 0)) if keeps else None
         self._counters["samples"] += len(timed.rows)
@@ -222,16 +221,6 @@ class RouteDecoder:
         else:
             found = windows.append(sensor, timed.rows, now_ns=now_ns, wall_ns=wall_ns)
         return ModelInputs((self.ready(sensor, window) for window in found), record)
-
-    def _timed_rows(self, message: Message, sample: SensorSample) -> StampedRows:
-        """Return the rows of a message, with their times and sequence numbers if they have any."""
-        time = self.route.time
-        if self._reader.channels is None:
-            return StampedRows(cast("Rows", sample.content))
-        values = cast("Values", sample.content)
-        rows, stamps = self._ordered(values), values[:, self._reader.channels.count :]
-        times = times_of(time, stamps, message) if time.is_set else []
-        return StampedRows(rows, times, sequences_of(time, stamps))
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
@@ -337,8 +326,3 @@ class RouteDecoder:
         if not len(rows):
             self._counters["samples_skipped"] += 1
         return SensorSample(sample.sensor, rows, sample.sparkplug)
-
-    def _ordered(self, rows: Values) -> Rows:
-        """Return rows in the order of the model's channels, without what follows them."""
-        count = self._reader.channels.count if self._reader.channels else 0
-        return (rows[:, :count] if self._order is None else rows[:, self._order]).astype(np.float32)

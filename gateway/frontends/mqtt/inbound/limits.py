@@ -28,7 +28,10 @@ class MessageLimits:
     def check(self, message: Message, model: str | None) -> None:
         """Refuse a message that is too large, for `model` if its shapes bound the payload. Raises RequestError."""
         limit, size = self._settings.max_payload_bytes, len(message.payload)
-        most = None if model is None else self._most_bytes(model)
+        try:
+            most = None if model is None else self._sizes(model).json_bytes
+        except RequestError:
+            most = None  # the model is unavailable: the message is refused with this error later
         if most is not None and most < min(size, limit):
             problem = f"the payload has {size} bytes; the shapes and rows of model '{model:.200}' take at most {most}"
             raise RequestError(Fault.TOO_LARGE, problem)
@@ -44,13 +47,6 @@ class MessageLimits:
         if held_bytes + len(message.payload) > self._settings.max_held_bytes:
             problem = f"messages of {held_bytes} bytes wait for their models already (mqtt.max_held_bytes)"
             raise RequestError(Fault.UNAVAILABLE, f"the model is not available, and {problem}")
-
-    def _most_bytes(self, model: str) -> int | None:
-        """Return the largest payload that a model accepts; None if there is no limit or the model is unavailable."""
-        try:
-            return self._sizes(model).json_bytes
-        except RequestError:
-            return None  # the message is refused with this error later
 
 
 class SensorQuota:

@@ -113,7 +113,8 @@ def write_toml(proposal: Proposal) -> str:
     for channel in proposal.channels:
         mark = "" if channel.is_signal else "#"
         lines += ["", f"{mark}[[mqtt.route.channel]]"]
-        lines.append(f"{mark}path = {_quoted(channel.path)}  # found {_shown(channel.found)}")
+        found = json.dumps(channel.found, default=str)
+        lines.append(f"{mark}path = {_quoted(channel.path)}  # found {found:.60}")
     return "\n".join(lines)
 
 
@@ -215,8 +216,3 @@ def _key(key: str) -> str:
 def _quoted(text: str) -> str:
     """Return a TOML string: literal if it holds quotes, as paths with quoted keys do."""
     return f"'{text}'" if '"' in text and "'" not in text and text.isprintable() else json.dumps(text)
-
-
-def _shown(value: Any) -> str:
-    """Return a value on one line."""
-    return f"{json.dumps(value, default=str)!s:.60}"

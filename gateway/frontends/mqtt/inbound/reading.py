@@ -84,7 +84,9 @@ class PayloadReader:
         """Decode a message to rows of `count` channels, or to a whole input (None). Raises RequestError INVALID."""
         yield
         if self._searches and len(message.payload) > SEARCHED_LIMIT_BYTES:
-            raise _too_long(len(message.payload))
+            problem = f"the payload has {len(message.payload)} bytes; paths with operators, such as [?…] and ||, take"
+            remedy = "send less in a message, or write paths of keys and places only"
+            raise invalid(f"{problem} {SEARCHED_LIMIT_BYTES}; {remedy}")
         if content.media == SPARKPLUG:
             return (yield from self._sparkplug(message))
         read = self._readers.get(content.media)
@@ -92,21 +94,16 @@ class PayloadReader:
             return (yield from self._plain(message, content, manifest, count))
         document = read(message.payload, content)
         yield
-        sensor, name = sensor_of(self._route.sensor, message, document), self._name(message, document)
+        sensor, rule = sensor_of(self._route.sensor, message, document), self._route.message_id
+        name = name_of(rule, message, document) if rule else ""
         if self.channels is not None:
             rows = yield from self.channels.steps(self._source.rows(document, message.topic))
             return SensorSample(sensor, rows, name=name)
-        return SensorSample(sensor, self._positional(document, message.topic, manifest, count), name=name)
-
-    def _name(self, message: Message, document: Any) -> str:
-        return name_of(self._route.message_id, message, document) if self._route.message_id else ""
-
-    def _positional(self, document: Any, topic: str, manifest: ModelManifest, count: int | None) -> Tensor | Rows:
-        """Return the content of a document of a route without channels."""
-        found = document if self._source.is_identity else self._source.found(document, topic)
+        found = document if self._source.is_identity else self._source.found(document, message.topic)
         if count is None:
-            return tensors.document_tensor(found, manifest.inputs[0])
-        return tensors.samples(found, _window_channels(manifest), count)
+            return SensorSample(sensor, tensors.document_tensor(found, manifest.inputs[0]), name=name)
+        names = manifest.window.channels if manifest.window else ()
+        return SensorSample(sensor, tensors.samples(found, names, count), name=name)
 
     def _plain(
         self, message: Message, content: ContentType, manifest: ModelManifest, count: int | None
@@ -123,7 +120,9 @@ class PayloadReader:
             found = raw.encoded_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
-        return SensorSample(sensor_of(self._route.sensor, message, None), found, name=self._name(message, None))
+        rule = self._route.message_id
+        name = name_of(rule, message, None) if rule else ""
+        return SensorSample(sensor_of(self._route.sensor, message, None), found, name=name)
 
     def _raw_rows(self, message: Message, content: ContentType, spec: TensorSpec) -> list[Any]:
         """Return rows of packed fields, or rows of numbers: the last side of the route's shape, or one per channel."""
@@ -154,12 +153,3 @@ class PayloadReader:
 
     def _rows(self, documents: Sequence[Any], topic: str) -> list[Any]:
         return [row for document in documents for row in self._source.rows(document, topic)]
-
-
-def _too_long(size: int) -> RequestError:
-    problem = f"the payload has {size} bytes; paths with operators, such as [?…] and ||, take {SEARCHED_LIMIT_BYTES}"
-    return invalid(f"{problem}; send less in a message, or write paths of keys and places only")
-
-
-def _window_channels(manifest: ModelManifest) -> tuple[str, ...]:
-    return manifest.window.channels if manifest.window else ()

@@ -99,7 +99,8 @@ class Requests:
         if self._prefixes and not topic.startswith(self._prefixes):
             problem = f"answers go only to topics that begin with {', '.join(self._prefixes)} (mqtt.response_prefixes)"
             raise RequestError(Fault.DENIED, problem)
-        if self._taken(topic):
+        is_reply = topic.startswith(f"{self._home}reply/")
+        if not is_reply and (topic.startswith(self._reserved) or self._router.is_taken(topic)):
             problem = "answers never go to a gateway's own topics (but edge/<id>/reply/), a route's, or the broker's"
             raise RequestError(Fault.DENIED, problem)
         self._topics.check(topic)
@@ -150,12 +151,6 @@ class Requests:
         message.response_topic = given.reply_topic
         message.correlation = given.correlation.encode(errors="replace") or message.correlation
         return given.correlation
-
-    def _taken(self, topic: str) -> bool:
-        """Return True for topics that a gateway subscribes to or publishes on itself, and for the broker's own."""
-        if topic.startswith(f"{self._home}reply/"):
-            return False
-        return topic.startswith(self._reserved) or self._router.is_taken(topic)
 
 
 def _parsed(payload: bytes, content: ContentType) -> tuple[JsonBody, memoryview | None]:

@@ -141,19 +141,12 @@ def name_of(rule: str, message: Message, document: Any) -> str:
     elif rule.startswith("property."):
         name = message.user_property(rule.removeprefix("property."))
     else:
-        first = document[0] if isinstance(document, list) and document else document
-        name = _walk(first, rule.split(".")[1:])
+        name = document[0] if isinstance(document, list) and document else document
+        for key in rule.split(".")[1:]:
+            name = name.get(key) if isinstance(name, Mapping) else None
     if type(name) is int:
         name = str(name)
     return name if isinstance(name, str) and len(name) <= SENSOR_LIMIT_CHARS else ""
-
-
-def _walk(document: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        if not isinstance(document, Mapping):
-            return None
-        document = document.get(key)
-    return document
 
 
 def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:

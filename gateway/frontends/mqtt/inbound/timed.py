@@ -36,10 +36,12 @@ def join_rules(route: MqttRoute, order: Sequence[int] | None, interval_ns: int) 
     time = route.time
     if not time.joins:
         return None
-    places = range(len(route.channel)) if order is None else order
+    places, channels = range(len(route.channel)) if order is None else order, route.channel
+    held = [int(each.max_age_s * SECOND_NS) if each.missing == "last" else 0 for each in channels]
+    leads = [place for place, each in enumerate(channels) if time.join_lead in {each.path, each.name}]
     return JoinRules(
-        tuple(_channel_rules(route.channel[place]) for place in places),
-        places.index(_lead(route)),
+        tuple(ChannelRules(held[place], zero=channels[place].missing == "zero") for place in places),
+        places.index(leads[0] if time.join_lead and leads else 0),
         int(time.join_tolerance_s * SECOND_NS),
         linear=time.join == "linear",
         interval_ns=interval_ns if time.resample else 0,
@@ -51,17 +53,6 @@ def read_channels(route: MqttRoute) -> tuple[MqttChannel, ...]:
     if not route.time.joins:
         return route.channel
     return tuple(dataclasses.replace(channel, missing="last") for channel in route.channel)
-
-
-def _channel_rules(channel: MqttChannel) -> ChannelRules:
-    held_ns = int(channel.max_age_s * SECOND_NS) if channel.missing == "last" else 0
-    return ChannelRules(held_ns, zero=channel.missing == "zero")
-
-
-def _lead(route: MqttRoute) -> int:
-    """Return the place of the leading channel."""
-    named = (place for place, each in enumerate(route.channel) if route.time.join_lead in {each.path, each.name})
-    return next(named, 0) if route.time.join_lead else 0
 
 
 TIME_LIMIT_NS = 9_000_000_000_000_000_000

@@ -99,8 +99,8 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
     UNSUPPORTED if an output is not UTF-8.
     """
     count = rows if plan.batched else 1
-    documents = read_documents(plan.document, outputs)
-    scores = score_rows(plan, outputs, count)
+    documents = read_documents(plan.document, outputs) if plan.document else None
+    scores = score_rows(plan, outputs, count) if plan.scores else None
     names = plan.named if plan.named or documents or scores is not None else tuple(outputs)
     write = _values if plan.content == "values" else _outputs
     is_whole = count != 1 and any(outputs[name].array.shape[:1] != (count,) for name in names)
@@ -170,24 +170,18 @@ def finite(value: float) -> float | None:
 
 
 def _best_classes(plan: ResultPlan, scores: Array) -> list[Line]:
-    """Return label and score of the best class of each row, and its scores if the route asks for them."""
-    best = scores.argmax(axis=1).tolist()
-    return [{**_class(plan, row, index), **_all_scores(plan, row)} for row, index in zip(scores, best, strict=True)]
+    """Return label and score of the best class of each row, and its scores, best first, if the route asks for them.
 
-
-def _class(plan: ResultPlan, scores: Array, index: int) -> Line:
-    """Return the label, and the score as the output holds it: None if it is infinite. NaN has no best class."""
-    score = scores[index]
-    return {"label": None if math.isnan(score) else plan.label(index), "score": finite(score)}
-
-
-def _all_scores(plan: ResultPlan, scores: Array) -> Line:
-    """Return the scores by label, best first, of as many classes as the route asks for."""
-    if plan.content != "scores":
-        return {}
-    best = best_indices(scores, plan.top_k or plan.classes)
-    numbers = decimals(scores)
-    return {"scores": {plan.label(index): finite(numbers[index]) for index in best}}
+    The score is as the output holds it: None if it is infinite. NaN has no best class.
+    """
+    lines = list[Line]()
+    for row, index in zip(scores, scores.argmax(axis=1).tolist(), strict=True):
+        score = row[index]
+        lines.append({"label": None if math.isnan(score) else plan.label(index), "score": finite(score)})
+        if plan.content == "scores":
+            best, numbers = best_indices(row, plan.top_k or plan.classes), decimals(row)
+            lines[-1]["scores"] = {plan.label(each): finite(numbers[each]) for each in best}
+    return lines
 
 
 def _values(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:
@@ -204,22 +198,14 @@ def _values(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | N
 
 
 def _outputs(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:
-    """Return the outputs `names`, or `rows` of them."""
-    if not names:
-        return {}
-    return {"outputs": [_tensor(name, outputs[name], rows) for name in names]}
-
-
-def _tensor(name: str, tensor: Tensor, rows: slice | None) -> Line:
-    """Return a tensor, or `rows` of it, in the form of OIP's JSON tensors: name, datatype, shape, data in C order."""
-    array = tensor.array if rows is None else tensor.array[rows]
-    shape = list(array.shape)
-    return {
-        "name": name,
-        "datatype": tensor.datatype.label,
-        "shape": shape,
-        "data": _data(name, tensor.datatype, array),
-    }
+    """Return the outputs `names`, or `rows` of them, as OIP's JSON tensors: name, datatype, shape, data in C order."""
+    lines = list[Line]()
+    for name in names:
+        datatype, array = outputs[name].datatype, outputs[name].array
+        array = array if rows is None else array[rows]
+        data = _data(name, datatype, array)
+        lines.append({"name": name, "datatype": datatype.label, "shape": list(array.shape), "data": data})
+    return {"outputs": lines} if lines else {}
 
 
 def _data(name: str, datatype: Datatype, array: Array) -> list[Any]:

@@ -41,7 +41,10 @@ class PublishTopics:
         """
         if not self._filters:
             return
-        for table, template, rule in _templates(route):
+        templates = [(rule.table, rule.topic, rule.name) for rule in route.rule]
+        if route.result.publish != "never":
+            templates.insert(0, ("mqtt.route.result", route.result.topic, ""))
+        for table, template, rule in templates:
             topics = topics_of(template, route, self._gateway_id, rule)
             if not any(each.overlaps(topics) for each in self._filters):
                 problem = f"{template!r:.150} of route {route.name!r} is outside mqtt.{KEY} ({self})"
@@ -69,14 +72,6 @@ def _read(text: str) -> TopicFilter:
             f"{text!r:.150} must be a topic filter that does not begin with $", table="mqtt", key=KEY
         )
     return found
-
-
-def _templates(route: MqttRoute) -> Iterator[tuple[str, str, str]]:
-    """Yield table, template and rule of each topic on which a route publishes."""
-    if route.result.publish != "never":
-        yield "mqtt.route.result", route.result.topic, ""
-    for rule in route.rule:
-        yield rule.table, rule.topic, rule.name
 
 
 def _commands(route: MqttRoute) -> Iterator[TopicFilter]:

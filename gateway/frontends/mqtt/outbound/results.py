@@ -29,7 +29,6 @@ from gateway.frontends.mqtt.outbound.delivery import Debt
 from gateway.frontends.mqtt.outbound.inputs import Ready
 from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows, read_rows
 from gateway.frontends.mqtt.outbound.rules import RouteRules, SensorRule
-from gateway.frontends.mqtt.settings.results import ResultSettings
 from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.frontends.mqtt.settings.templates import (
     NAMES,
@@ -77,7 +76,10 @@ class RouteResults:
         """Permitted topics by sensor, if they depend on nothing else."""
         self._last: OrderedDict[str, Value] = OrderedDict()
         """Last published label or value of each sensor, for `publish = "change"`."""
-        self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
+        reads_payload = settings.payload != "json" or bool(settings.template)
+        reads_values = settings.publish == "change" or reads_payload or bool(self._topic.names & RESULT_NAMES)
+        self._needs_rows = bool(route.rule) or reads_values
+        """True if rules, the decision to publish a result, its topic or its payload depend on its values."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
         self._closed = False
@@ -152,7 +154,17 @@ class RouteResults:
     def _send(self, due: Iterator[SensorRule]) -> None:
         """Publish messages of rules, and set the timer for the next one that will be due without a result."""
         for one in due:
-            accepted = self._publish_state(self._message(one))
+            rule = one.rule
+            topic, template = self._templates[rule.name]
+            publication = OutgoingPublish(
+                render_topic(topic, one.values),
+                _written(rule.payload, template, [one.values], "state"),
+                rule.qos,
+                rule.retain,
+                _content_type(rule.payload),
+                expiry_s=rule.expiry_s,
+            )
+            accepted = self._publish_state(publication)
             one.sent(self._clock(), accepted=accepted)
         due_ns = self._rules.due_ns()
         if due_ns != self._timer_ns and not self._closed:
@@ -165,18 +177,6 @@ class RouteResults:
         if due_ns is not None:
             wait_s = max(0.0, (due_ns - self._clock()) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
-
-    def _message(self, one: SensorRule) -> OutgoingPublish:
-        rule = one.rule
-        topic, template = self._templates[rule.name]
-        return OutgoingPublish(
-            render_topic(topic, one.values),
-            _written(rule.payload, template, [one.values], "state"),
-            rule.qos,
-            rule.retain,
-            _content_type(rule.payload),
-            expiry_s=rule.expiry_s,
-        )
 
     def _publish_state(self, publication: OutgoingPublish) -> bool:
         """Publish a message of a rule. Return False if it is due again at the sensor's next result.
@@ -224,12 +224,6 @@ def _read_rows(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> S
     if documents is None:
         return read_rows(plan, outputs, count)
     return document_rows(plan, documents, {name: outputs[name].array for name in plan.named})
-
-
-def _reads_values(settings: ResultSettings, topic: MessageTemplate) -> bool:
-    """Return True if the decision to publish a result, its topic or its payload depends on its values."""
-    plain = settings.payload == "json" and not settings.template
-    return settings.publish == "change" or not plain or bool(topic.names & RESULT_NAMES)
 
 
 def _written(form: str, template: MessageTemplate, values: Sequence[Values], value: str) -> bytes:

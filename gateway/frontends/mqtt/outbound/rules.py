@@ -48,13 +48,10 @@ def state_of(rule: RuleSettings, value: str | float, row: ResultRow, was: State 
         return not named.isdisjoint(rule.labels)
     if not (rule.above or rule.below):
         return value
-    return _is_beyond(rule.above or rule.below, float(value), sign=1 if rule.above else -1, was=was is True)
-
-
-def _is_beyond(bounds: Sequence[float], value: float, *, sign: int, was: bool) -> bool:
-    """Return True if `value` passes the first bound, or, where it did before, not yet the last one."""
-    begin, end = bounds[0], bounds[-1]
-    return sign * value > sign * begin or (was and sign * value >= sign * end)
+    # it passes the first bound, or where it did before, not yet the last one
+    bounds, sign = (rule.above, 1) if rule.above else (rule.below, -1)
+    distance, end = sign * float(value), sign * bounds[-1]
+    return distance > sign * bounds[0] or (was is True and distance >= end)
 
 
 class SensorRule:
@@ -83,10 +80,18 @@ class SensorRule:
         value = value_of(self.rule.value, row)
         if value is None or (self.rule.needs_number and isinstance(value, str)):
             return None
-        raw = self._raw_state(value, row)
-        if raw is not None:
-            self._debounce(raw, now_ns)
-        if raw is None or self.state != raw:
+        self._history.append(value)
+        if len(self._history) < self.rule.aggregate_results:
+            return False
+        whole = aggregated(self.rule.aggregate, self._history) if self.rule.aggregate else value
+        raw = state_of(self.rule, whole, row, self._raw)
+        if raw != self._raw:
+            self._raw, self._raw_results, self._raw_ns = raw, 0, now_ns
+        self._raw_results += 1  # enough results, for long enough, must agree on a state
+        is_long = now_ns - self._raw_ns >= _ns(self.rule.debounce_s)
+        if self._raw_results >= self.rule.debounce_results and is_long:
+            self.state = raw
+        if self.state != raw:
             return False
         self.values = {**values, "rule": self.rule.name, "state": raw}
         return self._is_due(now_ns)
@@ -96,7 +101,8 @@ class SensorRule:
         if self._sent_ns is None or self.state is None:
             return None
         times = [self.rule.min_interval_s] if self._delayed else []
-        if self.rule.heartbeat_s and not self._delayed and self._repeats():
+        is_sent = self.state == self.published and self._concerns()
+        if self.rule.heartbeat_s and not self._delayed and is_sent:
             times.append(max(self.rule.heartbeat_s, self.rule.min_interval_s))
         return self._sent_ns + _ns(times[0]) if times else None
 
@@ -106,36 +112,15 @@ class SensorRule:
         if accepted:
             self.published = self.state
 
-    def _raw_state(self, value: str | float, row: ResultRow) -> State | None:
-        """Return the state that a value makes; None until enough values are known for the aggregate."""
-        self._history.append(value)
-        if len(self._history) < self.rule.aggregate_results:
-            return None
-        whole = aggregated(self.rule.aggregate, self._history) if self.rule.aggregate else value
-        return state_of(self.rule, whole, row, self._raw)
-
-    def _debounce(self, raw: State, now_ns: int) -> None:
-        """Adopt a state that enough results, for long enough, agree on."""
-        if raw != self._raw:
-            self._raw, self._raw_results, self._raw_ns = raw, 0, now_ns
-        self._raw_results += 1
-        is_long = now_ns - self._raw_ns >= _ns(self.rule.debounce_s)
-        if self._raw_results >= self.rule.debounce_results and is_long:
-            self.state = raw
-
     def _is_due(self, now_ns: int) -> bool:
-        if not self._wants():
-            self._settle()
+        if self.rule.publish != "result" and (self.state == self.published or not self._concerns()):
+            self._delayed, self.published = False, self.state  # it has no message of its own
             return False
         allowed_ns = None if self._sent_ns is None else self._sent_ns + _ns(self.rule.min_interval_s)
         if allowed_ns is None or now_ns >= allowed_ns:
             return True
         self._delayed = self.rule.publish != "result"
         return False
-
-    def _wants(self) -> bool:
-        """Return True if the state is one that the rule publishes and has not yet."""
-        return self.rule.publish == "result" or (self.state != self.published and self._concerns())
 
     def _concerns(self) -> bool:
         """Return True if the rule publishes messages of the present state."""
@@ -144,15 +129,6 @@ class SensorRule:
         if self.rule.publish == "leave":
             return self.state is False and self.published is not None
         return True
-
-    def _repeats(self) -> bool:
-        return self.state == self.published and self._sent_ns is not None and self._concerns()
-
-    def _settle(self) -> None:
-        """Accept a state that has no message of its own, or that was the last message's again."""
-        self._delayed = False
-        if self.state != self.published:
-            self.published = self.state
 
 
 def _ns(seconds: float) -> int:
@@ -189,7 +165,17 @@ class RouteRules:
 
     def observe(self, sensor: str, row: ResultRow, values: Values, now_ns: int) -> Iterator[SensorRule]:
         """Take a result of a sensor. Yield the rules whose message is due now."""
-        states = self._states(sensor, now_ns)
+        states = self._sensors.get(sensor)
+        if states is None:
+            if len(self._sensors) >= self._max_sensors:
+                self._sensors.popitem(last=False)
+                self._counters["rule_sensors_evicted"] += 1
+            states = self._sensors[sensor] = SensorStates([SensorRule(rule) for rule in self._rules], now_ns)
+        self._sensors.move_to_end(sensor)
+        gap_s, states.seen_ns = (now_ns - states.seen_ns) / 1e9, now_ns
+        for index, rule in enumerate(self._rules):
+            if gap_s > rule.forget_s:
+                states.rules[index] = SensorRule(rule)
         for one in states.rules:
             is_due = one.observe(row, values, now_ns)
             self._counters["rule_values_missing"] += is_due is None
@@ -230,17 +216,3 @@ class RouteRules:
         due_ns, _, sensor, one = entry
         states = self._sensors.get(sensor)
         return one.queued_ns == due_ns and states is not None and one in states.rules
-
-    def _states(self, sensor: str, now_ns: int) -> SensorStates:
-        states = self._sensors.get(sensor)
-        if states is None:
-            if len(self._sensors) >= self._max_sensors:
-                self._sensors.popitem(last=False)
-                self._counters["rule_sensors_evicted"] += 1
-            states = self._sensors[sensor] = SensorStates([SensorRule(rule) for rule in self._rules], now_ns)
-        self._sensors.move_to_end(sensor)
-        gap_s, states.seen_ns = (now_ns - states.seen_ns) / 1e9, now_ns
-        for index, rule in enumerate(self._rules):
-            if gap_s > rule.forget_s:
-                states.rules[index] = SensorRule(rule)
-        return states

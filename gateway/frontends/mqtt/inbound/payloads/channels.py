@@ -105,7 +105,10 @@ class ChannelReader:
     def __init__(
         self, channels: Sequence[MqttChannel], stamps: Sequence[Channel] = (), *, lenient: bool = False
     ) -> None:
-        found = tuple(Channel(each, compile_path(each.path), _words(each), lenient) for each in channels)
+        words = [{word.strip().lower(): place for place, word in enumerate(each.words)} or WORDS for each in channels]
+        found = tuple(
+            Channel(each, compile_path(each.path), own, lenient) for each, own in zip(channels, words, strict=True)
+        )
         self.count = len(found)
         self.channels = (*found, *stamps)
         self._finds = tuple(channel.path.find for channel in self.channels)
@@ -191,9 +194,6 @@ class ChannelReader:
             return numbers  # type: ignore[return-value]
         if self._may_skip and not any(number is not None for number in numbers[: self.count]):
             return None
-        return self._completed(line, numbers)
-
-    def _completed(self, line: Sequence[Any], numbers: Sequence[float | None]) -> list[float] | None:
         completed = list[float]()
         for channel, value, number in zip(self.channels, line, numbers, strict=True):
             policy = channel.settings.missing
@@ -205,23 +205,16 @@ class ChannelReader:
         return completed
 
 
-def _words(channel: MqttChannel) -> Mapping[str, int]:
-    return {word.strip().lower(): number for number, word in enumerate(channel.words)} if channel.words else WORDS
-
-
 def _shown(value: Any) -> str:
     """Return a value for a message: short, with its type."""
     if value is None:
         return "nothing"
     names = {dict: "an object", list: "an array", str: "the text ", bytes: "bytes", bool: "", int: "", float: ""}
     name = names.get(type(value), f"a {type(value).__name__}")
-    return name if type(value) in {dict, list, bytes} or type(value) not in names else f"{name}{_short(value)}"
-
-
-def _short(value: Any) -> str:
-    if type(value) is int and value.bit_length() > 256:
-        return "an integer of more than 256 bits"
-    return f"{value!r:.60}"
+    if type(value) in {dict, list, bytes} or type(value) not in names:
+        return name
+    is_long = type(value) is int and value.bit_length() > 256
+    return "an integer of more than 256 bits" if is_long else f"{name}{value!r:.60}"
 
 
 TIME_LIMIT_CHARS = 40
@@ -237,7 +230,9 @@ class TimeChannel(Channel):
 
     def number(self, value: Any) -> float | None:
         """Return the time of a number, or of a text in ISO 8601. Raises RequestError INVALID for anything else."""
-        if not isinstance(value, str) or _is_number(value):
+        word = value.strip() if isinstance(value, str) else ""
+        is_number = len(word) <= NUMBER_LIMIT_CHARS and NUMBER.fullmatch(word)
+        if not isinstance(value, str) or is_number:
             return Channel.number(self, value)
         try:
             found = datetime.fromisoformat(value.strip()) if len(value) <= TIME_LIMIT_CHARS else None
@@ -258,8 +253,3 @@ def stamps_of(time: MqttTime) -> tuple[Channel, ...]:
     if time.sequence:
         stamps.append(Channel(MqttChannel(time.sequence, missing="refuse"), compile_path(time.sequence), {}))
     return tuple(stamps)
-
-
-def _is_number(text: str) -> bool:
-    word = text.strip()
-    return len(word) <= NUMBER_LIMIT_CHARS and NUMBER.fullmatch(word) is not None

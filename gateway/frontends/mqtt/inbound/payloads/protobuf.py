@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,16 @@ class _MessageConversion:
     def read(self, message: Any) -> Any:
         """Return a message as an object. Fields without presence are in it with their defaults, such as 0.0."""
         if message.DESCRIPTOR.full_name.startswith(WELL_KNOWN):
-            return self._well_known(message)
-        return {field.name: self._field(message, field) for field in self._fields(message)}
+            from google.protobuf.json_format import MessageToDict
 
-    def _fields(self, message: Any) -> Iterator[Any]:
+            self._count(message.ByteSize())
+            return MessageToDict(message)
+        found = dict[str, Any]()
         for field in message.DESCRIPTOR.fields:
             if not field.has_presence or message.HasField(field.name):
                 self._count(1)
-                yield field
+                found[field.name] = self._field(message, field)
+        return found
 
     def _field(self, message: Any, field: Any) -> Any:
         value = getattr(message, field.name)
@@ -79,12 +81,6 @@ class _MessageConversion:
         if field.enum_type is not None and value in field.enum_type.values_by_number:
             return field.enum_type.values_by_number[value].name
         return value
-
-    def _well_known(self, message: Any) -> Any:
-        from google.protobuf.json_format import MessageToDict
-
-        self._count(message.ByteSize())
-        return MessageToDict(message)
 
     def _count(self, values: int) -> None:
         self._left -= values

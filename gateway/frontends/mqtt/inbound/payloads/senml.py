@@ -33,7 +33,9 @@ def read_senml_json(payload: bytes, content: ContentType) -> list[dict[str, Any]
 def read_senml_cbor(payload: bytes, content: ContentType) -> list[dict[str, Any]]:
     """Return the rows of a SenML pack in CBOR, whose labels are numbers. Raises RequestError INVALID."""
     records = _records(read_cbor(payload, content))
-    return resolve([{_label(key): value for key, value in record.items()} for record in records])
+    return resolve(
+        [{LABELS.get(key, key) if type(key) is int else key: value for key, value in one.items()} for one in records]
+    )
 
 
 def resolve(records: list[Record]) -> list[dict[str, Any]]:
@@ -60,10 +62,6 @@ def _records(document: Any) -> list[Record]:
         raise invalid('a SenML pack is an array of records, such as [{"n": "temperature", "v": 21.5}]')
     check_rows(document)
     return document
-
-
-def _label(key: Any) -> Any:
-    return LABELS.get(key, key) if type(key) is int else key
 
 
 def _check_version(record: Record) -> None:

@@ -79,7 +79,11 @@ def typed(value: Any, datatype: int) -> Any:
         low = value & ((1 << bits) - 1)
         return low - (1 << bits) if low >> (bits - 1) else low
     if type(value) is bytes and datatype in _ARRAYS:
-        return _array(value, _ARRAYS[datatype])
+        code = _ARRAYS[datatype]
+        size = struct.calcsize(f"<{code}")
+        if len(value) % size:
+            raise invalid(f"an array metric has {len(value)} bytes, no multiple of {size}")
+        return list(struct.unpack(f"<{len(value) // size}{code}", value))
     return value
 
 
@@ -99,13 +103,6 @@ def _metric(metric: Any) -> Metric:
 
 def _stated(message: Any, field: str) -> int | None:
     return int(getattr(message, field)) if message.HasField(field) else None
-
-
-def _array(packed: bytes, code: str) -> list[Any]:
-    size = struct.calcsize(f"<{code}")
-    if len(packed) % size:
-        raise invalid(f"an array metric has {len(packed)} bytes, no multiple of {size}")
-    return list(struct.unpack(f"<{len(packed) // size}{code}", packed))
 
 
 @cache

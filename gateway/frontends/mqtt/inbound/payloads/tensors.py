@@ -23,19 +23,22 @@ def samples(document: Any, channels: Sequence[str], count: int) -> Rows:
     empty if the model names none. Raises RequestError INVALID for anything else, and for NaN, infinities and values
     that float32 cannot hold.
     """
-    if isinstance(document, dict):
-        return _finite_rows([_by_name(document, channels)])
-    if not isinstance(document, list) or not document:
+    rows = document if isinstance(document, list) and document and isinstance(document[0], dict | list) else [document]
+    if isinstance(rows[0], dict):
+        rows = [_by_name(row, channels) for row in rows]
+    elif not isinstance(document, list) or not document:
         raise invalid("a sample is an array in channel order, an object by channel name, or an array of such rows")
-    first = document[0]
-    if isinstance(first, dict):
-        return _finite_rows([_by_name(row, channels) for row in document])
-    rows = document if isinstance(first, list) else [document]
     for row in rows:
         if not isinstance(row, list) or len(row) != count:
             found = len(row) if isinstance(row, list) else f"a {type(row).__name__}"
             raise invalid(f"a sample has {count} channels{_listed(channels)}, but one of the payload's has {found}")
-    return _finite_rows(rows)
+    for row in rows:
+        if not set(map(type, row)) <= {int, float}:
+            raise invalid(f"a sample holds something that is no number; {_REMEDY} to convert it")
+    try:
+        return to_float32(np.array(rows, np.float64))
+    except OverflowError:
+        raise invalid("a sample holds a number outside the range of FP32") from None
 
 
 def document_tensor(document: Any, spec: TensorSpec) -> Tensor:
@@ -116,16 +119,6 @@ def _by_name(row: Any, channels: Sequence[str]) -> list[Any]:
             f"the sample lacks {', '.join(missing):.150}; it must name every channel{_listed(channels)}, or {_REMEDY}"
         )
     return [row[channel] for channel in channels]
-
-
-def _finite_rows(rows: Sequence[Sequence[Any]]) -> Rows:
-    for row in rows:
-        if not set(map(type, row)) <= {int, float}:
-            raise invalid(f"a sample holds something that is no number; {_REMEDY} to convert it")
-    try:
-        return to_float32(np.array(rows, np.float64))
-    except OverflowError:
-        raise invalid("a sample holds a number outside the range of FP32") from None
 
 
 def _flatten(document: Any) -> tuple[list[Any], tuple[int, ...]]:

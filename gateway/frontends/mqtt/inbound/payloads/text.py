@@ -46,7 +46,13 @@ def read_csv(payload: bytes, content: ContentType) -> list[Any]:
         raise invalid(f"the payload is not text/csv: {error}") from None
     check_rows(len(fields) - 1)  # one of them may be the header
     rows = [[number_or_text(value.strip()) for value in line] for line in fields]
-    return _named(rows) if content.parameters.get("header") == "present" else rows
+    if content.parameters.get("header") != "present":
+        return rows
+    header, *values = rows or [[]]
+    for row in values:
+        if len(row) != len(header):
+            raise invalid(f"the header of text/csv names {len(header)} columns, but a line has {len(row)}")
+    return [dict(zip(map(str, header), row, strict=True)) for row in values]
 
 
 def number_or_text(text: str) -> int | float | str:
@@ -60,14 +66,6 @@ def lenient_number(text: str) -> float | None:
     """Return the number of a text with a decimal comma or a unit; None if it is none."""
     found = LENIENT_NUMBER.fullmatch(text.strip()) if len(text) <= NUMBER_LIMIT_CHARS else None
     return float(found[1].replace(",", ".")) if found else None
-
-
-def _named(rows: list[list[Any]]) -> list[Any]:
-    header, *values = rows or [[]]
-    for row in values:
-        if len(row) != len(header):
-            raise invalid(f"the header of text/csv names {len(header)} columns, but a line has {len(row)}")
-    return [dict(zip(map(str, header), row, strict=True)) for row in values]
 
 
 def _decoded(payload: bytes, media: str) -> str:
