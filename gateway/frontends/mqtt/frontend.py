@@ -243,28 +243,20 @@ def samples(broker: str, counters: Mapping[str, int], connections: Mapping[str, 
     `broker`: the broker's name, a label of all of them.
     """
     for name, value in counters.items():
-        yield _counter_sample(broker, name, value)
+        if name in GAUGES:
+            yield MetricSample("edge_gateway_mqtt_now", NOW, value, {"broker": broker, "what": name}, counter=False)
+        elif name.startswith(DROPPED):
+            labels = {"broker": broker, "reason": name.removeprefix(DROPPED)}
+            yield MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, labels)
+        else:
+            yield MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"broker": broker, "event": name})
     for role, accepted in connections.items():
-        yield from _connection_samples(broker, role, accepted)
-
-
-def _counter_sample(broker: str, name: str, value: int) -> MetricSample:
-    if name in GAUGES:
-        return MetricSample("edge_gateway_mqtt_now", NOW, value, {"broker": broker, "what": name}, counter=False)
-    if name.startswith(DROPPED):
-        labels = {"broker": broker, "reason": name.removeprefix(DROPPED)}
-        return MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, labels)
-    return MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"broker": broker, "event": name})
-
-
-def _connection_samples(broker: str, role: str, accepted: Welcome) -> Iterator[MetricSample]:
-    common = {"broker": broker, "connection": role}
-    labels = {**common, "protocol": accepted.version, "client_id": accepted.client_id}
-    yield MetricSample("edge_gateway_mqtt_connection_info", "Connections to the broker.", 1, labels, counter=False)
-    for name in LIMITS:
-        limit = {**common, "limit": name}
-        value = int(getattr(accepted, name))
-        yield MetricSample("edge_gateway_mqtt_broker_limit", "Limits of the broker.", value, limit, counter=False)
+        common = {"broker": broker, "connection": role}
+        labels = {**common, "protocol": accepted.version, "client_id": accepted.client_id}
+        yield MetricSample("edge_gateway_mqtt_connection_info", "Connections to the broker.", 1, labels, counter=False)
+        for name in LIMITS:
+            limit, value = {**common, "limit": name}, int(getattr(accepted, name))
+            yield MetricSample("edge_gateway_mqtt_broker_limit", "Limits of the broker.", value, limit, counter=False)
 
 
 FOLDER = "mqtt-brokers"

@@ -64,20 +64,17 @@ class Requests:
         topics: PublishTopics = ANY_TOPIC,
     ) -> None:
         self._home = f"edge/{gateway_id}/"
-        self._asked = f"{self._home}infer/"
+        self.prefix = f"{self._home}infer/"
+        """Beginning of the topics of requests."""
         self._prefixes = tuple(prefix.replace("<id>", gateway_id) for prefix in settings.response_prefixes)
         self._max_topic_bytes, self._max_payload_bytes = settings.max_topic_bytes, settings.max_payload_bytes
         discovery = settings.home_assistant
         self._reserved = ("edge/", "$", *((f"{discovery.prefix}/",) if discovery.enabled else ()))
         self._router, self._topics, self._describe = router, topics, describe
 
-    def asked(self, topic: str) -> bool:
-        """Return True if requests are sent to `topic`."""
-        return topic.startswith(self._asked)
-
     def model(self, topic: str) -> str:
         """Return the model that `topic` names."""
-        return topic.removeprefix(self._asked).partition("/")[0]
+        return topic.removeprefix(self.prefix).partition("/")[0]
 
     def reply(self, message: Message) -> Reply:
         """Return the destination of the answer. One that is in the body becomes the message's.
@@ -112,9 +109,9 @@ class Requests:
 
         Raises RequestError INVALID if topic, content type or body is wrong.
         """
-        model, _, version = message.topic.removeprefix(self._asked).partition("/")
+        model, _, version = message.topic.removeprefix(self.prefix).partition("/")
         if not model or "/" in version:
-            raise RequestError(Fault.INVALID, f"ask on {self._asked}<model> or {self._asked}<model>/<version>")
+            raise RequestError(Fault.INVALID, f"ask on {self.prefix}<model> or {self.prefix}<model>/<version>")
         content = read_content_type(message.content_type or JSON)
         if content.media == RAW:
             request = raw_request(

@@ -104,7 +104,10 @@ class FastPath:
     def take(self, message: Message) -> bool:
         """Process a message. Return False if it must take the usual path."""
         batch, reader = self._batch, self._format
-        if batch is None or reader is None or len(message.payload) > self._largest_payload or not _is_plain(message):
+        if batch is None or reader is None or len(message.payload) > self._largest_payload:
+            return False
+        has_own = message.user or message.correlation is not None or message.expiry_s is not None
+        if has_own or message.content_type not in {"", JSON}:  # an id, an expiry, a trace, or another content type
             return False
         sensor = self._sensors.get(message.topic) or self._sensor(message)
         content = reader.read(message.payload)
@@ -175,9 +178,3 @@ def is_suited(route: MqttRoute) -> bool:
     reads_rows = RowSource(route).is_identity and not (route.channel or has_windows)
     by_topic = route.sensor.startswith("topic") and not (route.time.is_set or route.message_id)
     return reads_rows and by_topic and read_content_type(route.content_type).media == JSON
-
-
-def _is_plain(message: Message) -> bool:
-    """Return True for a message without properties that matter: id, expiry, trace, or another content type."""
-    has_own = message.user or message.correlation is not None or message.expiry_s is not None
-    return not has_own and message.content_type in {"", JSON}

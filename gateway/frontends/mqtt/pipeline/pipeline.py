@@ -73,7 +73,7 @@ class Pipeline:
             self._counters["dropped_stopping"] += 1
         elif message.retain:
             self._delivery.discard(message, "dropped_retained")
-        elif self._requests.asked(message.topic):
+        elif message.topic.startswith(self._requests.prefix):
             self._receive_request(message)
         elif not (routes := self._router.routes(message.topic)):
             self._discard_unrouted(message)

@@ -58,22 +58,17 @@ class OutboxSender:
 
         Return False, counted, if it is dropped: QoS 0 without a connection.
         """
-        if not publication.qos and self._session is None:
+        session = self._session
+        if not publication.qos and session is None:
             self._counters["dropped_broker_away"] += 1
             return False
-        if not publication.qos and self._sent_now(publication):
+        is_direct = not publication.qos and not len(self._outbox)  # nothing waits, so that the outbox is not needed
+        if is_direct and session is not None and not session.congested and session.publish(publication, 0):
+            self._settle(publication, 0)
             return True
         self._outbox.put(publication)
         self.pump()
         self._note_fullness()
-        return True
-
-    def _sent_now(self, publication: OutgoingPublish) -> bool:
-        """Send a publication of QoS 0 without the outbox. Return False if others wait, or it cannot be sent now."""
-        session = self._session
-        if session is None or session.congested or len(self._outbox) or not session.publish(publication, 0):
-            return False
-        self._settle(publication, 0)
         return True
 
     def publish_first(self, publication: OutgoingPublish) -> None:
@@ -112,7 +107,11 @@ class OutboxSender:
         self._pumping = True
         try:
             while (session := self._session) and not session.congested and (publication := self._outbox.first()):
-                self._send(session, publication)
+                mid = self._outbox.next_id()
+                if not session.publish(publication, mid):
+                    self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
+                elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
+                    self._settle(publication, 0)
         finally:
             self._pumping = False
         if not len(self._outbox):
@@ -129,14 +128,6 @@ class OutboxSender:
             except TimeoutError:
                 return False
         return not len(self._outbox)
-
-    def _send(self, session: MqttSession, publication: OutgoingPublish) -> None:
-        """Send the first publication of the outbox."""
-        mid = self._outbox.next_id()
-        if not session.publish(publication, mid):
-            self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
-        elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
-            self._settle(publication, 0)
 
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
         if code >= REFUSED:

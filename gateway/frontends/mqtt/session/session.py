@@ -263,18 +263,15 @@ class MqttSession(asyncio.BufferedProtocol):
             raise MalformedPacketError("the broker sent a second CONNACK")
         answer = control.read_connack(body, version_5=self.version_5)
         if answer.code:
-            self._refused(answer)
+            is_old = answer.code in {control.UNSUPPORTED_PROTOCOL, control.UNSUPPORTED_PROTOCOL_3_1_1}
+            text = answer.properties.get(Property.REASON_STRING, "")
+            self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
+            self.end(control.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
             return
         welcome = read_welcome(answer, self._settings.keepalive_s, self._identity.client_id, version_5=self.version_5)
         self._keepalive.welcomed(welcome.keepalive_s)
         self._end, self._welcome = End.WELCOMED, welcome
         self._listener.welcomed(welcome)
-
-    def _refused(self, answer: control.ConnectAnswer) -> None:
-        is_old = answer.code in {control.UNSUPPORTED_PROTOCOL, control.UNSUPPORTED_PROTOCOL_3_1_1}
-        text = answer.properties.get(Property.REASON_STRING, "")
-        self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
-        self.end(control.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
 
     def _on_suback(self, body: bytes) -> None:
         _, codes = control.read_suback(body, version_5=self.version_5)
