@@ -172,14 +172,12 @@ def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
             state["state_class"] = "measurement"
         return {f"sensor_{key}": {"platform": "sensor", **state}}
     if rule.publish in {"enter", "leave"}:
-        return {} if rule.retain else {f"event_{key}": _event(rule, state)}
+        if rule.retain:
+            return {}
+        # a message says that the condition begins or ends, and no state follows
+        word, value = "on" if rule.publish == "enter" else "off", '{"event_type": "{{ value }}"}'
+        return {f"event_{key}": {"platform": "event", "event_types": [word], "value_template": value, **state}}
     return {f"binary_sensor_{key}": {"platform": "binary_sensor", "payload_on": "on", "payload_off": "off", **state}}
-
-
-def _event(rule: RuleSettings, state: dict[str, Any]) -> dict[str, Any]:
-    """Return an event: its message says that a condition begins or ends, and no state follows. It is not retained."""
-    word = "on" if rule.publish == "enter" else "off"
-    return {"platform": "event", "event_types": [word], "value_template": '{"event_type": "{{ value }}"}', **state}
 
 
 def _origin() -> dict[str, str]:

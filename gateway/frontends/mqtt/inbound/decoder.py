@@ -20,7 +20,7 @@ from gateway.domain.infer import RequestedOutput
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.inbound.fitting import channel_order, check_outputs, new_windows, padding, window_shape
-from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader, Values
+from gateway.frontends.mqtt.inbound.payloads.channels import Values
 from gateway.frontends.mqtt.inbound.payloads.content import ContentType, invalid, read_content_type
 from gateway.frontends.mqtt.inbound.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.inbound.payloads.tensors import row_tensor, window_tensor
@@ -186,9 +186,15 @@ class RouteDecoder:
             sample = self._with_last(message, sample)
             if not len(cast("Values", sample.content)):
                 return ModelInputs(iter(()))
-        if reading.windows is None:
-            return ModelInputs(iter((self._whole(message, reading.manifest, sample),)))
-        return self._complete(message, reading.windows, sample)
+        if reading.windows is not None:
+            return self._complete(message, reading.windows, sample)
+        manifest, content, times = reading.manifest, sample.content, [message.wall_ns]
+        if self._reader.channels is not None:
+            values, count = cast("Values", content), self._reader.channels.count
+            times = times_of(self.route.time, values[:, count:], message)
+            content = row_tensor(values[:, :count], manifest.inputs[0])
+        tensor = cast("Tensor", content)
+        return ModelInputs(iter((Ready(sample.sensor, manifest, self._plan, tensor, min(times), max(times)),)))
 
     def lose(self, message: Message) -> None:
         """Note that a message was refused: the window of its sensor has a gap there, if it names its sensor."""
@@ -243,14 +249,6 @@ class RouteDecoder:
         tensor = window_tensor(rows, manifest.inputs[0])
         times = window.started_ns, window.ended_ns
         return Ready(sensor, manifest, self._plan, tensor, *times, window, self._gap_limit_ns, padded)
-
-    def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
-        if isinstance(sample.content, Tensor):
-            return Ready(sample.sensor, manifest, self._plan, sample.content, message.wall_ns, message.wall_ns)
-        values, count = cast("Values", sample.content), cast("ChannelReader", self._reader.channels).count
-        times = times_of(self.route.time, values[:, count:], message)
-        tensor = row_tensor(values[:, :count], manifest.inputs[0])
-        return Ready(sample.sensor, manifest, self._plan, tensor, min(times), max(times))
 
     def plan(self, ready: Ready, version: str) -> ResultPlan:
         """Return the plan for an answer that `version` gave.

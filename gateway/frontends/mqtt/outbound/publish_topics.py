@@ -6,7 +6,7 @@ The gateway's own topics (status, errors, readiness of models) and those of Home
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.frontends.mqtt.settings.presets import NAMESPACE, SPARKPLUG
@@ -49,7 +49,10 @@ class PublishTopics:
             if not any(each.overlaps(topics) for each in self._filters):
                 problem = f"{template!r:.150} of route {route.name!r} is outside mqtt.{KEY} ({self})"
                 raise ConfigurationError(f"{problem}; change it, or add it there", table=table, key="topic")
-        for command in _commands(route):
+        for text in route.topics if route.media == SPARKPLUG else ():
+            known = [level if level != "#" else "+" for level in read_filter(text).levels]
+            group, _, node = [*known[1:4], "+", "+", "+"][:3]
+            command = TopicFilter((NAMESPACE, group, "NCMD", node))
             if not any(each.covers(command) for each in self._filters):
                 problem = f"must have '{command}', on which route {route.name!r} asks Sparkplug nodes for their births"
                 raise ConfigurationError(problem, table="mqtt", key=KEY)
@@ -72,11 +75,3 @@ def _read(text: str) -> TopicFilter:
             f"{text!r:.150} must be a topic filter that does not begin with $", table="mqtt", key=KEY
         )
     return found
-
-
-def _commands(route: MqttRoute) -> Iterator[TopicFilter]:
-    """Yield filters of the topics of rebirth commands for the nodes of a Sparkplug route."""
-    for text in route.topics if route.media == SPARKPLUG else ():
-        known = [level if level != "#" else "+" for level in read_filter(text).levels]
-        group, _, node = [*known[1:4], "+", "+", "+"][:3]
-        yield TopicFilter((NAMESPACE, group, "NCMD", node))

@@ -131,22 +131,19 @@ class OutboxSender:
 
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
         if code >= REFUSED:
-            self._refused(self._subject(publication), publication.topic, code)
+            self._counters["publications_refused"] += 1
+            subject, topic = self._subject(publication), publication.topic
+            if subject != OTHER_TOPICS:  # topics that clients choose are no problem of the link
+                problem = f"the broker refuses publications on '{topic:.200}' (reason code 0x{code:02x})"
+                self._health.begin(self._refusals, subject, problem)
+            if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
+                _log.error(events.PUBLICATION_REFUSED, topic, code)
         else:
             self._counters["published"] += 1
             if publication.qos and len(self._health):
                 self._health.end(self._refusals, self._subject(publication))
         if publication.taken is not None:
             publication.taken(code)
-
-    def _refused(self, subject: str, topic: str, code: int) -> None:
-        """Count and log a refusal. Topics that clients choose are no problem of the link."""
-        self._counters["publications_refused"] += 1
-        if subject != OTHER_TOPICS:
-            problem = f"the broker refuses publications on '{topic:.200}' (reason code 0x{code:02x})"
-            self._health.begin(self._refusals, subject, problem)
-        if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
-            _log.error(events.PUBLICATION_REFUSED, topic, code)
 
     def _subject(self, publication: OutgoingPublish) -> str:
         """Return the subject of a refusal: the topic, unless a client chose it."""

@@ -223,7 +223,7 @@ class MqttSettings:
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
     broker: tuple[MqttBroker, ...] = ()
-    """Other brokers, by name (`brokers.py`)."""
+    """Other brokers, by name (`brokers`)."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt)."""
@@ -294,7 +294,10 @@ def brokers(settings: MqttSettings) -> dict[str, MqttSettings]:
     for broker in settings.broker:
         if broker.name in found:
             raise _refused("name", "two brokers have this name; names must differ", broker.name)
-        found[broker.name] = _merged(settings, broker)
+        given = {spec.name: getattr(broker, spec.name) for spec in dataclasses.fields(broker) if spec.name != "name"}
+        changes = {key: value for key, value in given.items() if value is not None or key in OWN}
+        with blamed_on(broker.name):
+            found[broker.name] = dataclasses.replace(_own(settings, broker.name), **changes)
     _check_addresses(found)
     _check_routes(settings.route, found)
     return found
@@ -314,13 +317,6 @@ def blamed_on(name: str) -> Iterator[None]:
         if error.table != "mqtt":
             raise
         raise ConfigurationError(error.problem, file=error.file, table=table_of(name), key=error.key) from None
-
-
-def _merged(settings: MqttSettings, broker: MqttBroker) -> MqttSettings:
-    given = {spec.name: getattr(broker, spec.name) for spec in dataclasses.fields(broker) if spec.name != "name"}
-    changes = {key: value for key, value in given.items() if value is not None or key in OWN}
-    with blamed_on(broker.name):
-        return dataclasses.replace(_own(settings, broker.name), **changes)
 
 
 def _own(settings: MqttSettings, name: str) -> MqttSettings:
@@ -347,10 +343,8 @@ def _check_routes(routes: Collection[MqttRoute], names: Collection[str]) -> None
             problem = f"two routes are called {route.name!r}; names must differ"
             raise ConfigurationError(problem, table=route.table, key="name")
         if route.broker not in names:
-            raise ConfigurationError(_unknown(route.broker, names), table=route.table, key="broker")
-
-
-def _unknown(name: str, names: Collection[str]) -> str:
-    if name == DEFAULT_BROKER:
-        return f"[mqtt] has no url; set it, or name another broker: {', '.join(names)}"
-    return f"no broker is called {name!r:.80}; known are {', '.join(names)}; others need a [[mqtt.broker]]"
+            known = ", ".join(names)
+            problem = f"no broker is called {route.broker!r:.80}; known are {known}; others need a [[mqtt.broker]]"
+            if route.broker == DEFAULT_BROKER:
+                problem = f"[mqtt] has no url; set it, or name another broker: {known}"
+            raise ConfigurationError(problem, table=route.table, key="broker")

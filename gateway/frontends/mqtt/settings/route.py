@@ -234,7 +234,11 @@ class MqttRoute:
             problem = f"missing; {self.sensor} is read too late for a quota: name topic, topic[i] or property.<name>"
             raise ConfigurationError(problem, table=self.table, key="quota.by")
         if self.struct:
-            _check_layout(self.struct, self.table)
+            try:
+                compile_layout(self.struct)
+            except ValueError as error:
+                problem = f"{self.struct!r:.150} cannot be used: {error}"
+                raise ConfigurationError(problem, table=self.table, key="struct") from None
         for key in ("rows", "struct_path"):
             if getattr(self, key):
                 check_path(getattr(self, key), key, self.table)
@@ -296,12 +300,9 @@ class MqttRoute:
             ("rule", len({rule.name for rule in self.rule}) < len(self.rule), "rules of different names"),
         )
 
-    def _lacks_lead(self) -> bool:
-        """Return True if the leading channel of a join is not a channel of the route."""
-        return self.time.join_lead not in {"", *(name for each in self.channel for name in (each.path, each.name))}
-
     def _payload_rules(self) -> tuple[tuple[str, bool, str], ...]:
         records, protobuf = bool(self.record_name), self.media in PROTOBUF
+        lacks_lead = self.time.join_lead not in {"", *(name for one in self.channel for name in (one.path, one.name))}
         return (
             ("message_id", bool(self.message_id) and self.media == SPARKPLUG, "absent: Sparkplug numbers its messages"),
             ("byte_order", self.byte_order not in BYTE_ORDERS, "little or big"),
@@ -315,15 +316,8 @@ class MqttRoute:
             ("channel", not self.channel and bool(self.struct), "present: struct needs a [[mqtt.route.channel]]"),
             ("channel", not self.channel and self.time.is_set, "present: time needs a [[mqtt.route.channel]]"),
             ("channel", len(self.channel) < 2 and self.time.joins, "at least two channels: join makes rows of them"),
-            ("time", self._lacks_lead(), "a join_lead that is the path or name of a channel"),
+            ("time", lacks_lead, "a join_lead that is the path or name of a channel"),
         )
-
-
-def _check_layout(layout: str, table: str) -> None:
-    try:
-        compile_layout(layout)
-    except ValueError as error:
-        raise ConfigurationError(f"{layout!r:.150} cannot be used: {error}", table=table, key="struct") from None
 
 
 def _are_names(names: tuple[str, ...]) -> bool:

@@ -44,7 +44,14 @@ def read_layout(content: ContentType, route: MqttRoute, spec: TensorSpec) -> Lay
     order = content.parameters.get("byteorder", route.byte_order)
     if order not in BYTE_ORDERS:
         raise invalid(f"byteorder={order:.32} of the content type must be little or big")
-    return Layout(datatype, _sides(content, route), order == "big")
+    given = content.parameters.get("shape")
+    try:
+        sides = tuple(int(side) for side in given.split(",")) if given else route.shape
+    except ValueError:
+        sides = (-1,)
+    if any(side < 1 for side in sides):
+        raise invalid(f"shape={given:.64} of the content type must be positive sizes with commas between, as 1,28,28")
+    return Layout(datatype, sides, order == "big")
 
 
 def raw_samples(payload: bytes, layout: Layout, count: int) -> Rows:
@@ -73,17 +80,6 @@ def raw_tensor(payload: bytes, layout: Layout, spec: TensorSpec) -> Tensor:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise invalid(f"input '{spec.name}' holds NaN or infinity")
     return Tensor(layout.datatype, reshape(array, array.shape, spec))
-
-
-def _sides(content: ContentType, route: MqttRoute) -> tuple[int, ...]:
-    given = content.parameters.get("shape")
-    try:
-        sides = tuple(int(side) for side in given.split(",")) if given else route.shape
-    except ValueError:
-        sides = (-1,)
-    if any(side < 1 for side in sides):
-        raise invalid(f"shape={given:.64} of the content type must be positive sizes with commas between, as 1,28,28")
-    return sides
 
 
 def _little_endian(payload: bytes, layout: Layout) -> bytes:
