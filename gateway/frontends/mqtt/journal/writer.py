@@ -106,18 +106,13 @@ class JournalWriter:
 
     def _next(self) -> list[_Frame]:
         with self._changed:
-            while (wait_s := self._wait_s()) != 0:
-                self._changed.wait(wait_s)
+            while not (self._closing.is_set() or self._callers >= self._rhythm.group):
+                wait_s = self._synced_s + self._rhythm.commit_s - time.monotonic() if self._queue else None
+                if wait_s is not None and wait_s <= 0:
+                    break
+                self._changed.wait(wait_s)  # without a queue: until something comes
             batch, self._queue, self._callers = self._queue, [], 0
             return batch
-
-    def _wait_s(self) -> float | None:
-        """Return the time until the queue is written; None: until something comes."""
-        if self._closing.is_set() or self._callers >= self._rhythm.group:
-            return 0.0
-        if not self._queue:
-            return None
-        return max(0.0, self._synced_s + self._rhythm.commit_s - time.monotonic())
 
     def _written(self, batch: _Batch) -> bool:
         """Write until it succeeds. Return False if it was given up, because the journal closes."""

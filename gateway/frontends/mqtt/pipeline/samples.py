@@ -135,9 +135,8 @@ class SampleFlow:
 
     def _take_again(self, decoder: RouteDecoder, debt: Debt) -> None:
         """Process a message that the fast path gave back: before those that wait."""
-        self._follow(
-            decoder, self._begin(decoder, debt.message) if debt.seen is None else self._continue(decoder, debt)
-        )
+        is_new = debt.seen is None
+        self._follow(decoder, self._begin(decoder, debt.message) if is_new else self._continue(decoder, debt))
 
     def _wait_behind(self, decoder: RouteDecoder, debt: Debt) -> None:
         """Process a message after those in the engine's batch. Later messages of the route wait behind it."""

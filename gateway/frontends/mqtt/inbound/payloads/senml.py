@@ -46,7 +46,11 @@ def resolve(records: list[Record]) -> list[dict[str, Any]]:
     base: dict[str, Any] = {}
     rows: dict[Any, dict[str, Any]] = {}
     for record in records:
-        _check_version(record)
+        for key in record:
+            if isinstance(key, str) and key.endswith("_"):
+                raise invalid(f"the SenML pack needs the feature {key:.32}, which the gateway does not know")
+        if record.get("bver", VERSION) != VERSION:
+            raise invalid(f"the SenML pack has version {record['bver']!r:.32}; the gateway reads version {VERSION}")
         base.update({key: record[key] for key in ("bn", "bt", "bv", "bs") if key in record})
         name = record.get("n") or base.get("bn")
         if not isinstance(name, str) or not name:
@@ -62,14 +66,6 @@ def _records(document: Any) -> list[Record]:
         raise invalid('a SenML pack is an array of records, such as [{"n": "temperature", "v": 21.5}]')
     check_rows(document)
     return document
-
-
-def _check_version(record: Record) -> None:
-    for key in record:
-        if isinstance(key, str) and key.endswith("_"):
-            raise invalid(f"the SenML pack needs the feature {key:.32}, which the gateway does not know")
-    if record.get("bver", VERSION) != VERSION:
-        raise invalid(f"the SenML pack has version {record['bver']!r:.32}; the gateway reads version {VERSION}")
 
 
 def _value(record: Record, base: Mapping[str, Any]) -> Any:

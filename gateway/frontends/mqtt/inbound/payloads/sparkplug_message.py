@@ -65,8 +65,13 @@ def read_payload(payload: bytes) -> SparkplugPayload:
         raise invalid(f"the payload is no Sparkplug B payload: {error}") from None
     if len(parsed.metrics) > PAYLOAD_METRICS_LIMIT:
         raise invalid(f"the payload has {len(parsed.metrics)} metrics; at most {PAYLOAD_METRICS_LIMIT} are taken")
-    metrics = tuple(_metric(metric) for metric in parsed.metrics)
-    return SparkplugPayload(_stated(parsed, "timestamp"), _stated(parsed, "seq"), metrics)
+    metrics = list[Metric]()
+    for metric in parsed.metrics:
+        held = None if metric.is_null else next((name for name in _SCALARS if metric.HasField(name)), None)
+        value = None if held is None else getattr(metric, held)
+        alias, timestamp_ms = _stated(metric, "alias"), _stated(metric, "timestamp")
+        metrics.append(Metric(metric.name, alias, metric.datatype, value, timestamp_ms, metric.is_historical))
+    return SparkplugPayload(_stated(parsed, "timestamp"), _stated(parsed, "seq"), tuple(metrics))
 
 
 def typed(value: Any, datatype: int) -> Any:
@@ -92,13 +97,6 @@ def rebirth_command(timestamp_ms: int) -> bytes:
     message = _classes()["Payload"](timestamp=timestamp_ms)
     message.metrics.add(name=REBIRTH, timestamp=timestamp_ms, datatype=BOOLEAN, boolean_value=True)
     return bytes(message.SerializeToString())
-
-
-def _metric(metric: Any) -> Metric:
-    held = None if metric.is_null else next((name for name in _SCALARS if metric.HasField(name)), None)
-    value = None if held is None else getattr(metric, held)
-    alias, timestamp_ms = _stated(metric, "alias"), _stated(metric, "timestamp")
-    return Metric(metric.name, alias, metric.datatype, value, timestamp_ms, metric.is_historical)
 
 
 def _stated(message: Any, field: str) -> int | None:
