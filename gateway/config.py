@@ -27,8 +27,7 @@ from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.files.credentials import is_exposed, read_secret, secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.mqtt.brokers import blamed_on, brokers
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings, blamed_on, brokers
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
 from gateway.hardware.settings import HardwareSettings

@@ -30,7 +30,7 @@ from gateway.store.state import StateStore
 if TYPE_CHECKING:
     from gateway.domain.access import Address
     from gateway.domain.vitals import Vitals
-    from gateway.frontends.mqtt.frontends import MqttFrontends
+    from gateway.frontends.mqtt.frontend import MqttFrontends
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
 
@@ -247,7 +247,7 @@ class Daemon:
     def _build_mqtt(self, stack: AsyncExitStack) -> None:
         """Lock the state of MQTT's front ends, before models load. Raises ConfigurationError."""
         if brokers := mqtt_brokers(self._config):
-            from gateway.frontends.mqtt.frontends import MqttFrontends
+            from gateway.frontends.mqtt.frontend import MqttFrontends
 
             folder = None if self._state.problem else Path(self._life.folder)
             self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)

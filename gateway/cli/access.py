@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
 from gateway.files.credentials import is_credential
-from gateway.frontends.mqtt.brokers import table_of
+from gateway.frontends.mqtt.settings.broker import table_of
 
 ENTRIES_LIMIT = 10_000
 """Files and folders checked in one folder that is read whole."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from gateway.config import Config, gateway_id, mqtt_brokers
 from gateway.domain.errors import ConfigurationError
 from gateway.files.credentials import DIRECTORY, is_credential
-from gateway.frontends.mqtt.brokers import blamed_on, table_of
-from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER, MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.broker import MqttSettings, blamed_on, broker_of, table_of
+from gateway.frontends.mqtt.settings.route import DEFAULT_BROKER, MqttRoute
 
 
 @dataclass(frozen=True, slots=True)

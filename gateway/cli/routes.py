@@ -21,10 +21,11 @@ from gateway.cli.subscriber import subscribed
 from gateway.config import Config, gateway_id, load_config
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.manifest import ModelManifest
+from gateway.frontends.mqtt.inbound.proposal import propose, write_toml
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, Subscription
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.proposal import propose, write_toml
-from gateway.frontends.mqtt.routes.routing import Router, read_filter
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.topic_filters import read_filter
 from gateway.terminal.program import FINDING, OK
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 

@@ -12,15 +12,15 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Tensor, finish
-from gateway.frontends.mqtt.delivery.answers import timestamp
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
+from gateway.frontends.mqtt.inbound.fitting import channel_order, window_shape
+from gateway.frontends.mqtt.inbound.payloads.channels import Values
+from gateway.frontends.mqtt.inbound.timed import sequences_of, times_of
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.payloads.channels import Values
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.fitting import channel_order, window_shape
-from gateway.frontends.mqtt.routes.inputs import Ready
-from gateway.frontends.mqtt.routes.timed import sequences_of, times_of
-from gateway.frontends.mqtt.window_settings import MqttWindow
+from gateway.frontends.mqtt.outbound.contents import timestamp
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttWindow
 from gateway.frontends.mqtt.windows.rings import WindowShape
 
 

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from gateway.cli.mqtt_choice import NamedBroker
 from gateway.domain.errors import UnreachableError
-from gateway.frontends.mqtt.brokers import blamed_on
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.session.connection import Connection
 from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.sender import OutboxSender
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings, blamed_on
 
 GOODBYE_S = 2.0
 """Time for the disconnect."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from gateway.frontends.mqtt.inbound.payloads.rows import topic_part, topic_range
+from gateway.frontends.mqtt.inbound.routing import SENSOR_LIMIT_CHARS, Router
 from gateway.frontends.mqtt.messages import Message, Subscription
-from gateway.frontends.mqtt.payloads.rows import topic_part, topic_range
-from gateway.frontends.mqtt.results.documents import LISTS
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import SENSOR_LIMIT_CHARS, Router, topics_of
-from gateway.frontends.mqtt.templates import NAMES, TOPIC_LIMIT_CHARS, read_template, topic_level
+from gateway.frontends.mqtt.outbound.rows import LISTS
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.templates import NAMES, TOPIC_LIMIT_CHARS, read_template, topic_level
+from gateway.frontends.mqtt.settings.topic_filters import topics_of
 
 TEXT_LIMIT_CHARS = 200
 """Longest text of a result or an error that is kept."""

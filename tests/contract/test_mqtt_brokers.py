@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.brokers import brokers
-from gateway.frontends.mqtt.frontends import FOLDER, MqttFrontends
+from gateway.frontends.mqtt.frontend import FOLDER, MqttFrontends
 from gateway.frontends.mqtt.journal.journal import FILE
-from gateway.frontends.mqtt.quota_settings import MqttQuota
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.settings import MqttBroker, MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttBroker, MqttSettings, brokers
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttQuota, MqttRoute
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_gateway import FAST, ID, WAIT_S, echoed, simulated, until

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.time_settings import MqttTime
-from gateway.frontends.mqtt.window_settings import MqttWindow
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import peer

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.settings.broker import MqttRoute
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_server import (
     CONNECT,

@@ -13,10 +13,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
-from gateway.frontends.mqtt.message_work import MessageWork
+from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
+from gateway.frontends.mqtt.pipeline.work import MESSAGES_LIMIT, MessageWork, RouteQueues
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
@@ -195,7 +195,7 @@ async def test_a_sample_whose_model_changed_meanwhile_is_read_again(broker: Mosq
 
 
 def test_so_many_large_messages_and_no_more() -> None:
-    large, small = LargeMessages(), [Message("t", b"%d" % index) for index in range(MESSAGES_LIMIT)]
+    large, small = RouteQueues(), [Message("t", b"%d" % index) for index in range(MESSAGES_LIMIT)]
     assert not large.wait("r", small[0])
     large.begin("r")
     large.begin("")
@@ -222,7 +222,10 @@ async def test_samples_behind_others_begin_although_jobs_always_wait() -> None:
         if len(begun) == 3:
             done.set()
 
-    work = MessageWork(lambda: DecodePool(EngineSettings()), lambda *_: 0.0, lambda: work.calm(yes=False))
+    def changed() -> None:
+        work.calm.clear()
+
+    work = MessageWork(lambda: DecodePool(EngineSettings()), lambda *_: 0.0, changed)
     work.follow(asyncio.sleep(0), "r", begin)
     assert all(work.wait("r", Message("t", b"%d" % number)) for number in range(3))
     await done.wait()

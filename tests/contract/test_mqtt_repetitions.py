@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto, Relay, relay
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer

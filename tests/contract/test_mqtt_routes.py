@@ -14,7 +14,7 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import identity
 from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until

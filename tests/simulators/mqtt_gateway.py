@@ -13,8 +13,8 @@ from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Windo
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.inference import VARIANT, SimulatedInference, identity
 
 ID = "gw"

@@ -12,15 +12,16 @@ from typing import Any
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.journal.journal import FILE, Recovered, SampleJournal
 from gateway.frontends.mqtt.journal.records import Record, read_frames
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttSettings
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import FAST
 
@@ -116,15 +117,8 @@ class JournaledPipeline:
         if not is_loaded:
             self.inference.manifests.clear()
         self.outlet = Outlet()
-        self.pipeline = Pipeline(
-            self.inference,
-            own,
-            "gw",
-            router=Router(routes, "gw"),
-            outlet=self.outlet,
-            counters=self.counters,
-            journal=self.journal,
-        )
+        context = RouteContext(self.inference, own, "gw", self.outlet, self.counters, journal=self.journal)
+        self.pipeline = Pipeline(context, Router(routes, "gw"))
         self.pipeline.recover()
         OPENED.append(self)
 

@@ -24,7 +24,7 @@ from gateway.config import (
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.rights import Grant, Rights, Scope
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from gateway.store.text import TEXT_LIMIT_BYTES
 
 ROUTE = '[[mqtt.route]]\nname = "wrists"\ntopics = ["a/+"]\nmodel = "activity"\nhop_rows = 50\n'

@@ -1,34 +1,40 @@
-"""MQTT frontend, as the daemon starts and stops it."""
+"""MQTT frontend, as the daemon starts and stops it, with its metrics (METRICS.md).
+
+There is one for each broker, so that a broker that is away does not affect the others (decision 0049).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
+from gateway.files.durable import make_folder
+from gateway.files.locks import sole_writer
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.announcer import Announcer
+from gateway.frontends.mqtt.inbound.reading import PayloadReader
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.metrics import samples
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
-from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
-from gateway.frontends.mqtt.routes.reading import PayloadReader
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
-from gateway.frontends.mqtt.templates import is_topic
+from gateway.frontends.mqtt.settings.broker import MqttSettings, blamed_on, broker_of
+from gateway.frontends.mqtt.settings.route import DEFAULT_BROKER
+from gateway.frontends.mqtt.settings.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"
@@ -109,18 +115,11 @@ class MqttFrontend:
         if discovery:
             self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)
         self._journal = self._opened_journal()
-        self._pipeline = Pipeline(
-            self._engine,
-            settings,
-            self._id,
-            router=self._router,
-            topics=self._topics,
-            outlet=self._link,
-            counters=self._counters,
-            journal=self._journal,
-            seen=None if self._announcer is None else self._announcer.seen,
-            idle=self._idle,
+        seen = None if self._announcer is None else self._announcer.seen
+        context = RouteContext(
+            self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
+        self._pipeline = Pipeline(context, self._router, self._idle)
         self._pipeline.recover()
         self._link.start()
 
@@ -229,3 +228,103 @@ class MqttFrontend:
 
     def _status(self, word: str) -> OutgoingPublish:
         return OutgoingPublish(f"edge/{self._id}/status", word.encode(), qos=1, retain=True)
+
+
+GAUGES = frozenset({"connected", "queued", "running", "sensors", "outbox", "problems"})
+DROPPED = "dropped_"
+NOW, EVENTS = "MQTT connections, queues and windows, by kind.", "MQTT messages and link events, by event."
+LIMITS = ("receive_maximum", "maximum_packet_bytes", "maximum_qos", "keepalive_s", "retain")
+"""Limits of the broker, as its CONNACK says them."""
+
+
+def samples(broker: str, counters: Mapping[str, int], connections: Mapping[str, Welcome]) -> Iterator[MetricSample]:
+    """Yield one sample per counter of `MqttFrontend.counters()`, and those of each connection, by its role.
+
+    `broker`: the broker's name, a label of all of them.
+    """
+    for name, value in counters.items():
+        if name in GAUGES:
+            yield MetricSample("edge_gateway_mqtt_now", NOW, value, {"broker": broker, "what": name}, counter=False)
+        elif name.startswith(DROPPED):
+            labels = {"broker": broker, "reason": name.removeprefix(DROPPED)}
+            yield MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, labels)
+        else:
+            yield MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"broker": broker, "event": name})
+    for role, accepted in connections.items():
+        common = {"broker": broker, "connection": role}
+        labels = {**common, "protocol": accepted.version, "client_id": accepted.client_id}
+        yield MetricSample("edge_gateway_mqtt_connection_info", "Connections to the broker.", 1, labels, counter=False)
+        for name in LIMITS:
+            limit, value = {**common, "limit": name}, int(getattr(accepted, name))
+            yield MetricSample("edge_gateway_mqtt_broker_limit", "Limits of the broker.", value, limit, counter=False)
+
+
+FOLDER = "mqtt-brokers"
+"""Folder of the folders of all brokers but the default one, whose journal has kept its place."""
+LOCK_FILE = "mqtt.lock"
+REMEDY = "stop it, or give this gateway a folder of its own with --state: only verdicts are shared"
+
+
+class MqttFrontends:
+    """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop."""
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        brokers: Mapping[str, MqttSettings],
+        gateway_id: str,
+        folder: Path | None,
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
+        self._frontends: dict[str, MqttFrontend] = {}
+        self._folders: list[Path] = []
+        for name, settings in brokers.items():
+            own = folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name
+            self._folders += [own] if own else []
+            with blamed_on(name):
+                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name, idle=idle)
+
+    @property
+    def online(self) -> bool:
+        """Return True if all brokers grant everything that was asked for."""
+        return all(frontend.online.is_set() for frontend in self._frontends.values())
+
+    @property
+    def problem(self) -> str:
+        """Return what brokers do not grant, for operators; "" if all grant everything."""
+        found = {name: frontend.problem for name, frontend in self._frontends.items()}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return "; ".join(f"broker {name}: {problem}" for name, problem in found.items() if problem)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the locks of the brokers' folders. Raises UnreachableError if another daemon writes to one of them."""
+        with ExitStack() as stack:
+            for folder in self._folders:
+                try:
+                    make_folder(folder)
+                    stack.enter_context(sole_writer(folder / LOCK_FILE, "edge-gateway with MQTT", REMEDY))
+                except OSError as error:
+                    _LOG.warning("MQTT state not locked: %s: %s; let no other gateway use this folder", folder, error)
+            yield
+
+    async def start(self) -> None:
+        """Begin to connect to all brokers."""
+        for frontend in self._frontends.values():
+            await frontend.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop all frontends at the same time, each as `MqttFrontend.stop`."""
+        await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._frontends.values()))
+
+    def readiness_changed(self) -> None:
+        """Tell all frontends that models may have become ready or unready."""
+        for frontend in self._frontends.values():
+            frontend.readiness_changed()
+
+    def samples(self) -> Iterable[MetricSample]:
+        """Yield the metrics of all brokers (METRICS.md)."""
+        for frontend in self._frontends.values():
+            yield from frontend.samples()

@@ -58,7 +58,10 @@ class Message:
 
     def user_property(self, name: str) -> str:
         """Return the first user property called `name`, or ""."""
-        return next((value for key, value in self.user if key == name), "")
+        for key, value in self.user:
+            if key == name:
+                return value
+        return ""
 
     def deadline_ns(self) -> int | None:
         """Return the end of the Message Expiry Interval on the clock of `arrived_ns`, or None."""

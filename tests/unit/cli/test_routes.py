@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gateway.cli import main
 from gateway.config import parse_config
 from gateway.domain.errors import RequestError
-from gateway.frontends.mqtt.delivery.answers import timestamp
-from gateway.frontends.mqtt.routes.proposal import propose, write_toml
+from gateway.frontends.mqtt.inbound.proposal import propose, write_toml
+from gateway.frontends.mqtt.outbound.contents import timestamp
 from tests.unit.frontends.mqtt.test_payload_guide import EXAMPLES
 
 CONFIG = """

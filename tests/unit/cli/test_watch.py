@@ -24,7 +24,7 @@ from gateway.cli.watch_table import WINDOW_S, SensorTable
 from gateway.cli.watch_view import WatchedState, as_json, duration, picture
 from gateway.config import parse_config
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.routes.routing import read_filter
+from gateway.frontends.mqtt.settings.topic_filters import read_filter
 from gateway.terminal.tables import plain
 from tests.simulators.examples import examples
 

@@ -19,7 +19,7 @@ from gateway.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, ServableS
 from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.mqtt.metrics import samples
+from gateway.frontends.mqtt.frontend import samples
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions

@@ -15,10 +15,10 @@ import msgspec
 
 from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.home_assistant import documents
-from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 _LOG = logging.getLogger(__name__)
 DOCUMENT_LIMIT_BYTES = 64 * 1024
@@ -89,9 +89,14 @@ class Announcements:
         self._current[object_] = manifest
         if len(self._current) > self._settings.max_sensors:
             self._current.popitem(last=False)
-        if document is not None:
-            return self._changed(object_, document)
-        return [self._publication(object_, b"")] if self._at_broker.pop(object_, None) else []
+        if document is None:
+            return [self._publication(object_, b"")] if self._at_broker.pop(object_, None) else []
+        former = self._at_broker.get(object_)
+        payload = msgspec.json.encode(documents.with_removals(document, _read(former or b"{}")))
+        if payload == former:
+            return []
+        self._at_broker[object_] = payload
+        return [self._publication(object_, payload)]
 
     def again(self) -> list[OutgoingPublish]:
         """Return all documents: Home Assistant has started."""
@@ -111,14 +116,6 @@ class Announcements:
             _LOG.warning("Home Assistant gets no more sensors than %d; raise %s", self._settings.max_sensors, limit)
         self._is_full = True
         return False
-
-    def _changed(self, object_: str, document: dict[str, Any]) -> list[OutgoingPublish]:
-        former = self._at_broker.get(object_)
-        payload = msgspec.json.encode(documents.with_removals(document, _read(former or b"{}")))
-        if payload == former:
-            return []
-        self._at_broker[object_] = payload
-        return [self._publication(object_, payload)]
 
     def _is_ours(self, object_: str, payload: bytes) -> bool:
         """Return True if a document is of a sensor of a configured route."""

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance
-from gateway.frontends.mqtt.delivery.delivery import Outlet
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.documents import model_topic
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.inputs import Ready
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.outbound.context import Outlet
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 _LOG = logging.getLogger(__name__)
 BIRTH = b"online"
@@ -58,7 +58,9 @@ class Announcer:
     def take(self, message: Message) -> bool:
         """Take a message of Home Assistant, or one of our documents from the broker. Return False for any other."""
         if message.topic == self._announcements.birth_topic:
-            self._take_birth(message)
+            if message.payload == BIRTH and self._timer is None:  # many gateways must not announce at one time
+                wait_s = self._delay_s * draw_chance()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._announce_again)
         elif self._announcements.is_document(message.topic):
             self._publish(self._announcements.received(message))
         else:
@@ -74,12 +76,6 @@ class Announcer:
         """Announce nothing more."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _take_birth(self, message: Message) -> None:
-        """Announce everything again after a random delay, so that many gateways do not do so at one time."""
-        if message.payload == BIRTH and self._timer is None:
-            wait_s = self._delay_s * draw_chance()
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._announce_again)
 
     def _announce_again(self) -> None:
         self._timer = None

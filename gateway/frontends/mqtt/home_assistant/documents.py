@@ -15,10 +15,10 @@ from typing import Any
 from gateway import __version__
 from gateway.domain.manifest import ROWS, ModelManifest
 from gateway.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, as_number, task_entities
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.templates import NAMES, RESULT_NAMES, RULE_NAMES, read_template, render_topic
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.frontends.mqtt.settings.templates import NAMES, RESULT_NAMES, RULE_NAMES, read_template, render_topic
 
 GATEWAY_OBJECT = "gateway"
 """Object id of the gateway's own device."""
@@ -172,14 +172,12 @@ def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
             state["state_class"] = "measurement"
         return {f"sensor_{key}": {"platform": "sensor", **state}}
     if rule.publish in {"enter", "leave"}:
-        return {} if rule.retain else {f"event_{key}": _event(rule, state)}
+        if rule.retain:
+            return {}
+        # a message says that the condition begins or ends, and no state follows
+        word, value = "on" if rule.publish == "enter" else "off", '{"event_type": "{{ value }}"}'
+        return {f"event_{key}": {"platform": "event", "event_types": [word], "value_template": value, **state}}
     return {f"binary_sensor_{key}": {"platform": "binary_sensor", "payload_on": "on", "payload_off": "off", **state}}
-
-
-def _event(rule: RuleSettings, state: dict[str, Any]) -> dict[str, Any]:
-    """Return an event: its message says that a condition begins or ends, and no state follows. It is not retained."""
-    word = "on" if rule.publish == "enter" else "off"
-    return {"platform": "event", "event_types": [word], "value_template": '{"event_type": "{{ value }}"}', **state}
 
 
 def _origin() -> dict[str, str]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from gateway.domain.manifest import ModelManifest
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 SCORE_DIGITS, VALUE_DIGITS, DIGITS_LIMIT = 3, 2, 6
 """Decimals that are shown of scores from 0 to 1, of other numbers of the size of 1, and at most."""

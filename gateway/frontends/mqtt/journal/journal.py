@@ -7,7 +7,7 @@ import logging
 import os
 import uuid
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -149,7 +149,9 @@ class SampleJournal:
         self._open: dict[Window, Complete] = {}
         self._kept = dict(self.recovered.held)
         self._grown = self._snapshot_bytes = self._waiting_bytes = self._held = 0
-        self._scheduled = False
+        self._limit_bytes = snapshot_bytes
+        """Growth of the file after which it is replaced."""
+        self._scheduled = self._noted_full = False
         self.problem = ""
         """Error of the last write ("": none)."""
         self._loop = asyncio.get_running_loop()
@@ -245,28 +247,23 @@ class SampleJournal:
     def compact(self) -> None:
         """Replace the file by what is still needed: windows that are not complete, or have no result yet."""
         self._grown = 0
-        self._writer.replace(partial(self._snapshot, list(self._needed())), self._replaced)
+        needed: list[MakeRecord] = [
+            partial(KeysRecord, tuple(self._keys), self.session),
+            *self.states(),
+            *(partial(window_record, route, sensor, window) for (route, sensor, _), window in self._open.items()),
+            *(partial(unchanged, record) for record in self._kept.values()),
+        ]
+        self._writer.replace(partial(self._snapshot, needed), self._replaced)
 
     def close(self) -> None:
         """Write what waits, and close the file. Blocks for the last sync."""
         self._writer.close()
 
-    @property
-    def _limit_bytes(self) -> int:
-        return max(self._least_bytes, SNAPSHOT_FACTOR * self._snapshot_bytes)
-
-    def _needed(self) -> Iterator[MakeRecord]:
-        yield partial(KeysRecord, tuple(self._keys), self.session)
-        yield from self.states()
-        for (route, sensor, _), window in self._open.items():
-            yield partial(window_record, route, sensor, window)
-        for record in self._kept.values():
-            yield partial(unchanged, record)
-
     def _snapshot(self, needed: Iterable[MakeRecord]) -> bytes:
         """Return the content of the new file. It is made on the writer's thread."""
         content = b"".join(framed(make()) for make in needed)
         self._snapshot_bytes = len(content)
+        self._limit_bytes = max(self._least_bytes, SNAPSHOT_FACTOR * len(content))
         return content
 
     def _replaced(self) -> None:
@@ -293,24 +290,26 @@ class SampleJournal:
         self._scheduled = False
         if self._grown > self._limit_bytes and not self._held:
             self.compact()
+            self._noted_full = self.full
             self.changed()
 
     def _append(self, frame: bytes, committed: Callable[[], object] | None = None) -> None:
-        was_full = self.full
         self._grown += len(frame)
         self._waiting_bytes += len(frame) + FRAME_BYTES
         self._counters["journal_bytes"] += len(frame)
         self._writer.append(frame, partial(self._committed, len(frame) + FRAME_BYTES, committed))
-        self._schedule()
-        if self.full != was_full:
+        if self._grown > self._limit_bytes:
+            self._schedule()
+        if not self._noted_full and self.full:
+            self._noted_full = True
             self.changed()
 
     def _committed(self, count: int, committed: Callable[[], object] | None) -> None:
-        was_full = self.full
         self._waiting_bytes -= count
         if committed is not None:
             committed()
-        if was_full and not self.full:
+        if self._noted_full and not self.full:
+            self._noted_full = False
             self.changed()
 
     def _report(self, error: OSError | None) -> None:

@@ -75,13 +75,17 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._run, name="mqtt-journal", daemon=True)
         self._thread.start()
 
-    def append(self, content: bytes, committed: Committed | None = None) -> None:
+    def append(self, content: bytes, committed: Committed | None = None, make: Make | None = None) -> None:
         """Append frames. `committed` is called on the event loop once they are on the disk."""
-        self._put(_Frame(content, committed))
+        with self._changed:
+            self._queue.append(_Frame(content, committed, make))
+            self._callers += committed is not None
+            if len(self._queue) == 1 or self._callers >= self._rhythm.group:
+                self._changed.notify()
 
     def replace(self, make: Make, committed: Committed | None = None) -> None:
         """Replace the whole file by what `make` returns, atomically. It must contain what was appended before."""
-        self._put(_Frame(b"", committed, make))
+        self.append(b"", committed, make)
 
     def close(self) -> None:
         """Write what waits, and close the file. Blocks; a write that fails is given up."""
@@ -90,13 +94,6 @@ class JournalWriter:
             self._changed.notify()
         self._thread.join()
         os.close(self._descriptor)
-
-    def _put(self, frame: _Frame) -> None:
-        with self._changed:
-            self._queue.append(frame)
-            self._callers += frame.committed is not None
-            if len(self._queue) == 1 or self._callers >= self._rhythm.group:
-                self._changed.notify()
 
     def _run(self) -> None:
         while frames := self._next():
@@ -109,18 +106,13 @@ class JournalWriter:
 
     def _next(self) -> list[_Frame]:
         with self._changed:
-            while (wait_s := self._wait_s()) != 0:
-                self._changed.wait(wait_s)
+            while not (self._closing.is_set() or self._callers >= self._rhythm.group):
+                wait_s = self._synced_s + self._rhythm.commit_s - time.monotonic() if self._queue else None
+                if wait_s is not None and wait_s <= 0:
+                    break
+                self._changed.wait(wait_s)  # without a queue: until something comes
             batch, self._queue, self._callers = self._queue, [], 0
             return batch
-
-    def _wait_s(self) -> float | None:
-        """Return the time until the queue is written; None: until something comes."""
-        if self._closing.is_set() or self._callers >= self._rhythm.group:
-            return 0.0
-        if not self._queue:
-            return None
-        return max(0.0, self._synced_s + self._rhythm.commit_s - time.monotonic())
 
     def _written(self, batch: _Batch) -> bool:
         """Write until it succeeds. Return False if it was given up, because the journal closes."""
@@ -145,9 +137,12 @@ class JournalWriter:
             os.close(self._descriptor)
             self._descriptor, self._end = fresh, len(batch.whole)
         if batch.rest:
-            _write_at(self._descriptor, batch.rest, self._end)
+            view, at = memoryview(batch.rest), self._end  # a failed write before may have left a part there
+            while view:
+                written = os.pwrite(self._descriptor, view, at)
+                view, at = view[written:], at + written
             os.fdatasync(self._descriptor)
-            self._end += len(batch.rest)
+            self._end = at
 
     def _tell(self, function: Callable[..., None], argument: object) -> None:
         try:
@@ -156,31 +151,16 @@ class JournalWriter:
             return  # the event loop is closed: there is no receiver any more
 
 
-def _write_at(descriptor: int, content: bytes, offset: int) -> None:
-    """Write all of `content` at `offset`: a failed write before may have left a part there."""
-    view = memoryview(content)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
-
-
 def _batch(frames: list[_Frame]) -> _Batch:
-    whole, begin = None, 0
+    whole: bytes | None = None
+    begin = 0
     for index, frame in enumerate(frames):
-        made = _made(frame.make)
-        if made is not None:
-            whole, begin = made, index + 1
+        try:
+            whole, begin = (whole, begin) if frame.make is None else (frame.make(), index + 1)
+        except Exception:  # noqa: BLE001  the thread must go on, and the old file stays
+            _LOG.exception("journal snapshot failed; report this traceback")
     rest = b"".join(frame.content for frame in frames[begin:])
     return _Batch(whole, rest, [frame.committed for frame in frames if frame.committed])
-
-
-def _made(make: Make | None) -> bytes | None:
-    """Return the content of a new file; None if there is none, or it cannot be made: the old one stays."""
-    try:
-        return None if make is None else make()
-    except Exception:  # noqa: BLE001  the thread must go on
-        _LOG.exception("journal snapshot failed; report this traceback")
-        return None
 
 
 def _all(callbacks: list[Committed]) -> None:

@@ -23,7 +23,7 @@ from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.session.version_choice import BY_SETTING, ConnectOutcome, VersionChoice
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"
@@ -78,7 +78,7 @@ class Connection:
         record: SubscriptionRecord | None = None,
     ) -> None:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
-        self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
+        self._counters, self._health, self._leader = counters, health, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
         self._connack = connack
         self._asked: Sequence[Subscription] = ()
@@ -102,6 +102,9 @@ class Connection:
         """True while the broker has accepted the connection and answered the subscriptions."""
         self.ready_since_ns = 0
         """Monotonic time at which it became ready last."""
+        self.batch_began, self.batch_ended = batch.began, batch.ended
+        self.taken, self.writable = sender.taken, sender.pump
+        """Handlers of a session's events that concern others: of PUBACK, and of the end of congestion."""
         self._paused = False
         self._reason, self._end = "", End.SILENT
         self._ended, self._stop = asyncio.Event(), asyncio.Event()
@@ -166,7 +169,14 @@ class Connection:
             if self._follows:
                 self._follows = False
                 continue
-            self._count_failure()
+            held_s = time.monotonic() - self._began_s
+            self._failures = 1 if held_s > self._settings.reconnect_max_s else self._failures + 1
+            if self._end is End.TAKEN_OVER:
+                self._counters["client_id_taken_over"] += 1
+                _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
+            elif self._short >= CONTESTED_CONNECTIONS:
+                self._counters["client_id_contested"] += 1
+                _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection is not made: {self._reason}")
             if self._leader is not None or not self._choice.tries_at_once(before):
                 await self._wait()
@@ -187,16 +197,6 @@ class Connection:
             self._reason, self._end = str(error).removeprefix("mqtt.") or type(error).__name__, End.REFUSED
             return
         await self._ended.wait()
-
-    def _count_failure(self) -> None:
-        held_s = time.monotonic() - self._began_s
-        self._failures = 1 if held_s > self._settings.reconnect_max_s else self._failures + 1
-        if self._end is End.TAKEN_OVER:
-            self._counters["client_id_taken_over"] += 1
-            _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
-        elif self._short >= CONTESTED_CONNECTIONS:
-            self._counters["client_id_contested"] += 1
-            _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
 
     async def _wait(self) -> None:
         """Wait before the next attempt: longest if another client with our id would be disconnected by it."""
@@ -235,7 +235,18 @@ class Connection:
         self.welcome = welcome
         self.accepted.set()
         self._counters["connections"] += 1
-        self._log_connection(welcome)
+        _log.info(
+            events.BROKER_CONNECTION_MADE,
+            self._role,
+            self._settings.url,
+            welcome.client_id,
+            welcome.version,
+            welcome.receive_maximum,
+            welcome.maximum_packet_bytes,
+            welcome.maximum_qos,
+            "yes" if welcome.retain else "no",
+            welcome.keepalive_s,
+        )
         if self._subscriptions:
             self._health.end_all(SUBSCRIPTION)
             self._unsubscribe(session, welcome)
@@ -270,31 +281,15 @@ class Connection:
         if self._record is not None:
             self._record.write({*(one.filter for one in self._subscriptions), *kept})
 
-    def batch_began(self) -> None:
-        """Handle the beginning of the packets of one read."""
-        self._batch.began()
-
-    def batch_ended(self) -> None:
-        """Handle their end."""
-        self._batch.ended()
-
     def received(self, message: Message) -> None:
         """Handle PUBLISH."""
         if self._receive is not None and self.welcome is not None:
             self._receive(message)
 
-    def taken(self, mid: int, code: int) -> None:
-        """Handle PUBACK."""
-        self.sender.taken(mid, code)
-
     def answered(self) -> None:
         """Handle PINGRESP. If the leader's connection has ended, the broker ended that one alone."""
         if self._leader is not None:
             self._leader._ended_alone = True
-
-    def writable(self) -> None:
-        """Handle the end of congestion."""
-        self.sender.pump()
 
     def lost(self, reason: str, end: End) -> None:
         """Handle the end of a connection, or of an attempt to connect."""
@@ -378,20 +373,6 @@ class Connection:
             _log.error(events.SUBSCRIPTION_REFUSED, topic, code, self._settings.reconnect_max_s)
         else:
             _log.error(events.SUBSCRIPTION_REDUCED, topic, code, subscription.qos)
-
-    def _log_connection(self, welcome: Welcome) -> None:
-        _log.info(
-            events.BROKER_CONNECTION_MADE,
-            self._role,
-            self._settings.url,
-            welcome.client_id,
-            welcome.version,
-            welcome.receive_maximum,
-            welcome.maximum_packet_bytes,
-            welcome.maximum_qos,
-            "yes" if welcome.retain else "no",
-            welcome.keepalive_s,
-        )
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

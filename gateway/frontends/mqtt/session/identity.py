@@ -10,7 +10,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.files.credentials import secret_path
 from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.session.control import ConnectOptions
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.broker import MqttSettings, broker_of
 
 RESULTS_SUFFIX = "-results"
 """End of the client id of the connection that publishes results."""

@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 MAIN, RESULTS = "main", "results"
@@ -138,8 +138,9 @@ class Link:
 
     def pause(self, *, on: bool) -> None:
         """Stop or resume reading messages. They are not read either while the outbox is full."""
-        self._paused = on
-        self._main.pause(on=on or self.full)
+        if on != self._paused:  # a change of `full` does so, too
+            self._paused = on
+            self._main.pause(on=on or self.full)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until the broker has accepted all results. Return False if it has not within `timeout_s`."""

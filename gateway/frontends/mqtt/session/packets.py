@@ -64,7 +64,7 @@ class PacketReader:
 
     def _wait(self, stop: int) -> None:
         """Keep the beginning of a packet until bytes up to `stop` arrived."""
-        if self.may_have_packet:
+        if self._at < len(self._content):
             self._partial, self._needed = bytearray(self._content[self._at :]), stop - self._at
         self._content, self._at = b"", 0
 
@@ -77,14 +77,12 @@ class PacketReader:
             value = content[begin + place]
             length |= (value & 127) << (7 * place)
             if value < 128:
-                self._check(1 + place + 1 + length)
+                size = 1 + place + 1 + length
+                if size > self._limit_bytes:
+                    problem = f"a packet of {size} bytes was announced; at most {self._limit_bytes} are read"
+                    raise PacketTooLargeError(f"{problem} (mqtt.max_packet_bytes)")
                 return length, begin + place + 1
         raise PacketTooLargeError("the remaining length of a packet has more than four bytes")
-
-    def _check(self, size: int) -> None:
-        if size > self._limit_bytes:
-            problem = f"a packet of {size} bytes was announced; at most {self._limit_bytes} are read"
-            raise PacketTooLargeError(f"{problem} (mqtt.max_packet_bytes)")
 
 
 def write_packet(first: int, *parts: bytes) -> bytes:

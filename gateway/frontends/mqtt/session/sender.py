@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.outbox import Outbox
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 
 _log = logging.getLogger(__name__)
 PACKET_TOO_LARGE = 0x95
@@ -58,22 +58,17 @@ class OutboxSender:
 
         Return False, counted, if it is dropped: QoS 0 without a connection.
         """
-        if not publication.qos and self._session is None:
+        session = self._session
+        if not publication.qos and session is None:
             self._counters["dropped_broker_away"] += 1
             return False
-        if not publication.qos and self._sent_now(publication):
+        is_direct = not publication.qos and not len(self._outbox)  # nothing waits, so that the outbox is not needed
+        if is_direct and session is not None and not session.congested and session.publish(publication, 0):
+            self._settle(publication, 0)
             return True
         self._outbox.put(publication)
         self.pump()
         self._note_fullness()
-        return True
-
-    def _sent_now(self, publication: OutgoingPublish) -> bool:
-        """Send a publication of QoS 0 without the outbox. Return False if others wait, or it cannot be sent now."""
-        session = self._session
-        if session is None or session.congested or len(self._outbox) or not session.publish(publication, 0):
-            return False
-        self._settle(publication, 0)
         return True
 
     def publish_first(self, publication: OutgoingPublish) -> None:
@@ -112,7 +107,11 @@ class OutboxSender:
         self._pumping = True
         try:
             while (session := self._session) and not session.congested and (publication := self._outbox.first()):
-                self._send(session, publication)
+                mid = self._outbox.next_id()
+                if not session.publish(publication, mid):
+                    self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
+                elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
+                    self._settle(publication, 0)
         finally:
             self._pumping = False
         if not len(self._outbox):
@@ -130,32 +129,21 @@ class OutboxSender:
                 return False
         return not len(self._outbox)
 
-    def _send(self, session: MqttSession, publication: OutgoingPublish) -> None:
-        """Send the first publication of the outbox."""
-        mid = self._outbox.next_id()
-        if not session.publish(publication, mid):
-            self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
-        elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
-            self._settle(publication, 0)
-
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
         if code >= REFUSED:
-            self._refused(self._subject(publication), publication.topic, code)
+            self._counters["publications_refused"] += 1
+            subject, topic = self._subject(publication), publication.topic
+            if subject != OTHER_TOPICS:  # topics that clients choose are no problem of the link
+                problem = f"the broker refuses publications on '{topic:.200}' (reason code 0x{code:02x})"
+                self._health.begin(self._refusals, subject, problem)
+            if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
+                _log.error(events.PUBLICATION_REFUSED, topic, code)
         else:
             self._counters["published"] += 1
             if publication.qos and len(self._health):
                 self._health.end(self._refusals, self._subject(publication))
         if publication.taken is not None:
             publication.taken(code)
-
-    def _refused(self, subject: str, topic: str, code: int) -> None:
-        """Count and log a refusal. Topics that clients choose are no problem of the link."""
-        self._counters["publications_refused"] += 1
-        if subject != OTHER_TOPICS:
-            problem = f"the broker refuses publications on '{topic:.200}' (reason code 0x{code:02x})"
-            self._health.begin(self._refusals, subject, problem)
-        if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
-            _log.error(events.PUBLICATION_REFUSED, topic, code)
 
     def _subject(self, publication: OutgoingPublish) -> str:
         """Return the subject of a refusal: the topic, unless a client chose it."""

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import cast
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.session import control, events, reasons
+from gateway.frontends.mqtt.session import control, events
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
@@ -23,7 +23,7 @@ from gateway.frontends.mqtt.session.outbox import ID_LIMIT
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader
 from gateway.frontends.mqtt.session.properties import Property
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
-from gateway.frontends.mqtt.settings import Broker, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.broker import Broker, MqttSettings, broker_of
 
 _log = logging.getLogger(__name__)
 READ_BYTES = 64 * 1024
@@ -263,18 +263,15 @@ class MqttSession(asyncio.BufferedProtocol):
             raise MalformedPacketError("the broker sent a second CONNACK")
         answer = control.read_connack(body, version_5=self.version_5)
         if answer.code:
-            self._refused(answer)
+            is_old = answer.code in {control.UNSUPPORTED_PROTOCOL, control.UNSUPPORTED_PROTOCOL_3_1_1}
+            text = answer.properties.get(Property.REASON_STRING, "")
+            self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
+            self.end(control.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
             return
         welcome = read_welcome(answer, self._settings.keepalive_s, self._identity.client_id, version_5=self.version_5)
         self._keepalive.welcomed(welcome.keepalive_s)
         self._end, self._welcome = End.WELCOMED, welcome
         self._listener.welcomed(welcome)
-
-    def _refused(self, answer: control.ConnectAnswer) -> None:
-        is_old = answer.code in {reasons.UNSUPPORTED_PROTOCOL, reasons.UNSUPPORTED_PROTOCOL_3_1_1}
-        text = answer.properties.get(Property.REASON_STRING, "")
-        self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
-        self.end(reasons.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
 
     def _on_suback(self, body: bytes) -> None:
         _, codes = control.read_suback(body, version_5=self.version_5)
@@ -285,10 +282,10 @@ class MqttSession(asyncio.BufferedProtocol):
 
     def _on_disconnect(self, body: bytes) -> None:
         code, text = control.read_disconnect(body)
-        if code == reasons.SESSION_TAKEN_OVER:
+        if code == control.SESSION_TAKEN_OVER:
             self._end = End.TAKEN_OVER
         self.abandon()
-        self._listener.lost(reasons.reason_name(code, version_5=True, text=text), self._end)
+        self._listener.lost(control.reason_name(code, version_5=True, text=text), self._end)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
     def _send(self, packet: bytes) -> None:

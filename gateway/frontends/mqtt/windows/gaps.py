@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.frontends.mqtt.windows.rings import FILLED, Marks, Times
-from gateway.frontends.mqtt.windows.samples import Rows, Sample
-from gateway.frontends.mqtt.windows.timing import GAP_FACTOR, MISSING_LIMIT_ROWS, GapPolicy, SampleTiming
+from gateway.frontends.mqtt.windows.samples import GAP_FACTOR, MISSING_LIMIT_ROWS, GapPolicy, Rows, Sample, SampleTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,13 @@ class TimedRows:
 
 def between(previous: Sample | None, sample: Sample, timing: SampleTiming) -> TimedRows:
     """Return the rows that follow `previous` when `sample` comes, by the rules of `timing`."""
-    missing = 0 if previous is None or sample.restarts else min(_missing(previous, sample, timing), MISSING_LIMIT_ROWS)
     if previous is None or sample.restarts:
         return single(sample, restarts=sample.restarts)
+    missing = sample.missing  # by sequence number if there is one, else by time
+    if sample.sequence is None and timing.interval_ns:
+        steps = (sample.time_ns - previous.time_ns) / timing.interval_ns
+        missing = round(steps) - 1 if steps > GAP_FACTOR else 0
+    missing = min(missing, MISSING_LIMIT_ROWS)
     if timing.gap is GapPolicy.RESET and missing:
         return single(sample, restarts=True)
     if timing.gap in {GapPolicy.FILL_LAST, GapPolicy.FILL_LINEAR} and missing:
@@ -50,14 +53,6 @@ def resampled(previous: Sample, sample: Sample, next_ns: int, interval_ns: int, 
     marks = np.zeros(len(times), np.int32)
     marks[:1] = mark
     return TimedRows(previous.row + (sample.row - previous.row) * share, times, marks)
-
-
-def _missing(previous: Sample, sample: Sample, timing: SampleTiming) -> int:
-    """Return the number of missing rows: by sequence number if there is one, else by time."""
-    if sample.sequence is not None or not timing.interval_ns:
-        return sample.missing
-    steps = (sample.time_ns - previous.time_ns) / timing.interval_ns
-    return round(steps) - 1 if steps > GAP_FACTOR else 0
 
 
 def single(sample: Sample, mark: int = 0, *, restarts: bool = False) -> TimedRows:

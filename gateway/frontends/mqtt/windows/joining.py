@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gateway.frontends.mqtt.windows.ordering import DUPLICATES
-from gateway.frontends.mqtt.windows.samples import HeldValue, Row, Sample
-from gateway.frontends.mqtt.windows.timing import ChannelRules, JoinRules
+from gateway.frontends.mqtt.windows.samples import ChannelRules, HeldValue, JoinRules, Row, Sample
 
 UNJOINED = "rows_unjoined"
 """Counter of rows that lack a channel."""
@@ -95,16 +94,19 @@ class Joiner:
 
     def rows(self, sample: Sample) -> Iterator[Sample]:
         """Yield the rows that are due once `sample` passes. Those that lack a channel are left out and counted."""
-        if sample.restarts:
-            self._restart(sample)
+        if sample.restarts:  # the clock of the sensor was set back: all samples are forgotten
+            self._tracks = [ChannelTrack(each) for each in self._rules.channels]
+            self._passed_ns, self._lead_ns, self.next_ns = sample.time_ns, _NEVER_NS, _NEVER_NS
+            self.add(sample)
         times = self._times(sample)
         self._passed_ns = sample.time_ns
         for time_ns in times:
-            row = self._row(time_ns)
-            if row is None:
-                self._counters[UNJOINED] += 1
-            else:
+            values, near = zip(*(track.value(time_ns, self._rules) for track in self._tracks), strict=True)
+            row = np.array(values, np.float32)
+            if any(near) and not np.isnan(row).any():
                 yield Sample(row, time_ns, sample.arrived_ns)
+            else:
+                self._counters[UNJOINED] += 1
         for place, _ in _present(sample.row):
             self._tracks[place].drop_before(sample.time_ns)
 
@@ -124,36 +126,22 @@ class Joiner:
         self._lead_ns, self.next_ns = _NEVER_NS if lead is None else lead[0], next_ns
         return Sample(np.empty(0, np.float32), self._passed_ns, 0)
 
-    def _restart(self, sample: Sample) -> None:
-        """Forget all samples: the clock of the sensor was set back."""
-        self._tracks = [ChannelTrack(each) for each in self._rules.channels]
-        self._passed_ns, self._lead_ns, self.next_ns = sample.time_ns, _NEVER_NS, _NEVER_NS
-        self.add(sample)
-
     def _times(self, sample: Sample) -> Sequence[int]:
         """Return the times of the rows that are due."""
-        if self._rules.interval_ns:
-            return self._grid(sample.time_ns, self._rules.interval_ns)
-        if np.isnan(sample.row[self._rules.lead]) or sample.time_ns == self._lead_ns:
+        time_ns, interval_ns = sample.time_ns, self._rules.interval_ns
+        if interval_ns:
+            if self.next_ns == _NEVER_NS:
+                self.next_ns = time_ns
+            steps = (time_ns - self.next_ns) // interval_ns
+            if steps > min(GRID_LIMIT_ROWS, GRID_LIMIT_VALUES // len(self._tracks)):
+                self.next_ns += steps * interval_ns
+            times = range(self.next_ns, time_ns + 1, interval_ns)
+            self.next_ns += len(times) * interval_ns
+            return times
+        if np.isnan(sample.row[self._rules.lead]) or time_ns == self._lead_ns:
             return ()
-        self._lead_ns = sample.time_ns
-        return (sample.time_ns,)
-
-    def _grid(self, time_ns: int, interval_ns: int) -> Sequence[int]:
-        if self.next_ns == _NEVER_NS:
-            self.next_ns = time_ns
-        steps = (time_ns - self.next_ns) // interval_ns
-        if steps > min(GRID_LIMIT_ROWS, GRID_LIMIT_VALUES // len(self._tracks)):
-            self.next_ns += steps * interval_ns
-        times = range(self.next_ns, time_ns + 1, interval_ns)
-        self.next_ns += len(times) * interval_ns
-        return times
-
-    def _row(self, time_ns: int) -> Row | None:
-        """Return the row of a time; None if it lacks a channel, or no sample is near."""
-        values, near = zip(*(track.value(time_ns, self._rules) for track in self._tracks), strict=True)
-        row = np.array(values, np.float32)
-        return row if any(near) and not np.isnan(row).any() else None
+        self._lead_ns = time_ns
+        return (time_ns,)
 
 
 def _present(row: Row) -> Iterator[tuple[int, float]]:

@@ -12,8 +12,7 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Protocol
 
-from gateway.frontends.mqtt.windows.samples import Sample
-from gateway.frontends.mqtt.windows.timing import SampleTiming
+from gateway.frontends.mqtt.windows.samples import Sample, SampleTiming
 
 REMEMBERED = 64
 """Sequence numbers per sensor that are remembered, to recognise repetitions: more than brokers have in flight."""
@@ -91,7 +90,10 @@ class SequenceOrdering:
 
     def put(self, sample: Sample) -> list[Sample]:
         """Implement Ordering."""
-        number = self._number(sample.sequence or 0)
+        number, modulus = sample.sequence or 0, self._timing.modulus
+        if modulus and self._last is not None:  # counted on beyond it: the nearest one to the last (RFC 1982)
+            ahead = (number - self._last) % modulus
+            number = self._last + (ahead if ahead < modulus // 2 else ahead - modulus)
         if self._last is None:
             return self._pass(number, sample)
         if number in self._waiting:
@@ -133,32 +135,22 @@ class SequenceOrdering:
         """Implement Ordering."""
         self._pass(last.sequence or 0, last)
 
-    def _number(self, sequence: int) -> int:
-        """Return the number, counted on beyond the modulus: the nearest one to the last (RFC 1982)."""
-        modulus = self._timing.modulus
-        if not modulus or self._last is None:
-            return sequence
-        ahead = (sequence - self._last) % modulus
-        return self._last + (ahead if ahead < modulus // 2 else ahead - modulus)
-
     def _earlier(self, number: int, sample: Sample) -> list[Sample]:
         """Handle a number that has passed: a repetition, a late sample, or a sensor that counts from its start."""
         if self._passed.get(number) == sample.row.tobytes():
             self._counters[DUPLICATES] += 1
             return []
-        if not self._begins_again(number, sample):
+        if self._timing.event_time:
+            begins_again = sample.time_ns > self._last_ns or sample.time_ns < self._last_ns - self._timing.restart_ns
+        else:
+            begins_again = sample.sequence in {0, 1} or (self._last or 0) - number > RESTART_DISTANCE
+        if not begins_again:
             self._counters[LATE] += 1
             return []
         ready = self.flush()
         self._passed.clear()
         sample.restarts = True
         return ready + self._pass(sample.sequence or 0, sample)
-
-    def _begins_again(self, number: int, sample: Sample) -> bool:
-        """Return True if the sensor counts from its start again: by its time, else by the distance of the number."""
-        if self._timing.event_time:
-            return sample.time_ns > self._last_ns or sample.time_ns < self._last_ns - self._timing.restart_ns
-        return sample.sequence in {0, 1} or (self._last or 0) - number > RESTART_DISTANCE
 
     def _consecutive(self) -> list[Sample]:
         ready: list[Sample] = []
@@ -195,7 +187,10 @@ class TimeOrdering:
     def put(self, sample: Sample) -> list[Sample]:
         """Implement Ordering."""
         if sample.time_ns < self._last_ns - self._timing.restart_ns:
-            return self._begin_again(sample)
+            ready = self.flush()
+            sample.restarts = True
+            self._newest_ns = self._last_ns = sample.time_ns
+            return [*ready, sample]
         if sample.time_ns < self._last_ns:
             self._counters[LATE] += 1
             return []
@@ -230,12 +225,6 @@ class TimeOrdering:
     def resume(self, last: Sample) -> None:
         """Implement Ordering."""
         self._newest_ns = self._last_ns = last.time_ns
-
-    def _begin_again(self, sample: Sample) -> list[Sample]:
-        ready = self.flush()
-        sample.restarts = True
-        self._newest_ns = self._last_ns = sample.time_ns
-        return [*ready, sample]
 
     def _until(self, time_ns: int) -> list[Sample]:
         ready: list[Sample] = []

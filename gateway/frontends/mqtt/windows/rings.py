@@ -127,8 +127,10 @@ class Ring:
             self.number += count
             start += count
             if not self.due:
-                self.due = self._shape.hop_rows
-                yield self._complete()
+                self.due, first = self._shape.hop_rows, self._next
+                rows = np.concatenate((self._rows[first:], self._rows[:first]))
+                times = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
+                yield _described(rows, times, np.concatenate((self._marks[first:], self._marks[:first])), self.number)
 
     def end(self) -> Complete | None:
         """Return the rows since the last window as a shorter one, or None if there are none. Forget all samples.
@@ -141,16 +143,25 @@ class Ring:
         self.restart()
         return _described(rows, times_ns, marks, self.number) if count else None
 
-    def _complete(self) -> Complete:
-        first = self._next
-        rows = np.concatenate((self._rows[first:], self._rows[:first]))
-        times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
-        marks = np.concatenate((self._marks[first:], self._marks[:first]))
-        return _described(rows, times_ns, marks, self.number)
-
 
 def _described(rows: Rows, times_ns: Times, marks: Marks, number: int) -> Complete:
     """Return a window of rows in order. Rows that are missing before the first one are not in it."""
     gap_ns = int(np.diff(times_ns).max(initial=0))
     missing = int(np.abs(marks).sum() - max(0, marks[0])) if marks.any() else 0
     return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Padding to `size_rows` rows. `pad`: zero, first or last."""
+
+    size_rows: int
+    pad: str
+
+    def apply(self, rows: Rows) -> Rows:
+        """Return `rows` [n, channels] with the missing ones; `rows` itself if none is."""
+        count = self.size_rows - len(rows)
+        if not count:
+            return rows
+        before, after = (0, count) if self.pad == "last" else (count, 0)
+        return np.pad(rows, ((before, after), (0, 0)), mode="constant" if self.pad == "zero" else "edge")

@@ -8,10 +8,155 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled, single
+from gateway.frontends.mqtt.windows.joining import Joiner
+from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState, WindowShape
-from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
-from gateway.frontends.mqtt.windows.sensor import SensorWindow
-from gateway.frontends.mqtt.windows.timing import SampleTiming
+from gateway.frontends.mqtt.windows.samples import (
+    MISSING_LIMIT_ROWS,
+    RESAMPLE_LIMIT_ROWS,
+    Rows,
+    Sample,
+    SampleTiming,
+    SensorState,
+)
+
+SHORT = "sessions_short"
+"""Counter of sessions with fewer than `least_rows` rows."""
+
+
+class SensorWindow:
+    """Window of one sensor whose samples have times of their own, or sequence numbers, or come in sessions."""
+
+    def __init__(self, ring: Ring, timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> None:
+        self._ring, self._timing, self._counters = ring, timing, counters
+        self._ordering: Ordering = new_ordering(timing, counters, by_sequence=by_sequence)
+        self._joiner = None if timing.join is None else Joiner(timing.join, counters)
+        self._previous: Sample | None = None
+        """Last sample that passed; those in the ring follow it only if the ring is not empty."""
+        self._next_ns = 0
+
+    def put(self, sample: Sample) -> Iterator[Complete]:
+        """Add a sample. Yield the windows that it completes, with samples that waited for it."""
+        if self._joiner is not None:
+            self._joiner.add(sample)
+        return self._passed(self._ordering.put(sample))
+
+    def due_ns(self) -> int | None:
+        """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
+        due_ns, ends_ns = self._ordering.due_ns(), self._ends_ns()
+        if due_ns is None or ends_ns is None:
+            return ends_ns if due_ns is None else due_ns
+        return min(due_ns, ends_ns)
+
+    def expire(self, now_ns: int) -> Iterator[Complete]:
+        """Yield the windows that are complete without the samples that did not come in time."""
+        yield from self._passed(self._ordering.expire(now_ns))
+        if (ends_ns := self._ends_ns()) is not None and ends_ns <= now_ns:
+            yield from self._end()
+
+    def flush(self) -> Iterator[Complete]:
+        """Yield the windows that are complete with all samples that wait, and the session that is open."""
+        yield from self._passed(self._ordering.flush())
+        if self._timing.session is not None:
+            yield from self._end()
+
+    def restart(self) -> None:
+        """Forget all samples that are in the window."""
+        self._ring.restart()
+
+    def state(self) -> SensorState:
+        """Return the content outside the ring."""
+        if self._joiner is not None:
+            next_ns, waiting = self._joiner.next_ns, self._ordering.waiting()
+            return SensorState(self._previous, next_ns, waiting, self._joiner.state())
+        return SensorState(self._previous, self._next_ns, self._ordering.waiting())
+
+    def restore(self, state: SensorState) -> None:
+        """Continue after `state`, in a new process. Its waiting samples are not part of it: `put` them."""
+        self._previous, self._next_ns = state.previous, state.next_ns
+        passed = state.previous
+        if self._joiner is not None:
+            passed = self._joiner.restore(state.joined, state.next_ns)
+        if passed is not None:
+            self._ordering.resume(passed)
+
+    def resume(self, last_ns: int, now_ns: int) -> None:
+        """Go on at `now_ns` after arrivals up to `last_ns`, which were of another clock. Samples begin to wait now."""
+        if self._previous is not None:
+            self._previous.arrived_ns += now_ns - last_ns
+        for sample in self._ordering.waiting():
+            sample.arrived_ns = now_ns
+
+    def _passed(self, samples: Iterable[Sample]) -> Iterator[Complete]:
+        """Yield the windows that samples complete which passed, in order."""
+        return self._enter(samples) if self._joiner is None else self._join(samples, self._joiner)
+
+    def _join(self, samples: Iterable[Sample], joiner: Joiner) -> Iterator[Complete]:
+        for sample in samples:
+            if sample.restarts:
+                yield from self._restart()
+            yield from self._enter(joiner.rows(sample))
+
+    def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
+        for sample in samples:
+            if self._timing.session is not None and self._is_after_silence(sample, self._timing.session.gap_ns):
+                yield from self._end()
+            batch = self._batch(sample)
+            if batch.restarts:
+                yield from self._restart()
+            self._counters["samples_missing"] += sample.missing
+            yield from self._ring.append(batch.rows, batch.times_ns, batch.marks)
+
+    def _batch(self, sample: Sample) -> TimedRows:
+        previous, self._previous = None if self._ring.is_empty else self._previous, sample
+        batch = between(previous, sample, self._timing)
+        if not self._timing.resample:
+            return batch
+        interval_ns = self._timing.interval_ns
+        if previous is None or batch.restarts or sample.time_ns - self._next_ns > RESAMPLE_LIMIT_ROWS * interval_ns:
+            self._next_ns = sample.time_ns + interval_ns
+            return single(sample, restarts=previous is not None)
+        # Interpolation fills gaps itself; the marks say how many rows were made without a sample near them.
+        missing = min(int(np.abs(batch.marks).sum()), MISSING_LIMIT_ROWS)
+        grid = resampled(previous, sample, self._next_ns, interval_ns, missing)
+        self._next_ns += len(grid.rows) * interval_ns
+        return grid
+
+    def _restart(self) -> Iterator[Complete]:
+        """Begin the window again, or end the session: its samples belong together, whatever follows."""
+        if self._timing.session is not None:
+            yield from self._end()
+        else:
+            self._ring.restart()
+            self._counters["windows_restarted"] += 1
+
+    # ---- sessions --------------------------------------------------------------------------------------------------
+    def _ends_ns(self) -> int | None:
+        """Return the monotonic time at which silence ends the session; None if no session is open."""
+        session = self._timing.session
+        if session is None or self._ring.is_empty:
+            return None
+        return self._ring.seen_ns + session.gap_ns + self._timing.lateness_ns
+
+    def _is_after_silence(self, sample: Sample, gap_ns: int) -> bool:
+        """Return True if another session begins with `sample`: by its time if it has one, else by its arrival."""
+        previous = self._previous
+        if previous is None or self._ring.is_empty:
+            return False
+        if self._timing.event_time:
+            return sample.time_ns - previous.time_ns > gap_ns
+        return sample.arrived_ns - previous.arrived_ns > gap_ns
+
+    def _end(self) -> Iterator[Complete]:
+        """Yield the rest of the session, unless it is too short."""
+        window, session = self._ring.end(), self._timing.session
+        if window is None or session is None:
+            return
+        if len(window.rows) < session.least_rows:
+            self._counters[SHORT] += 1
+        else:
+            yield window
 
 
 class Windows:
@@ -36,7 +181,9 @@ class Windows:
         self.counters: Counter[str] = Counter() if counters is None else counters
         self._max_sensors, self._idle_expiry_ns = max_sensors, idle_expiry_ns
         self._timing, self._by_sequence, self._resets = timing, by_sequence, resets
-        self._lost: dict[str, int] = {}
+        self.is_timed = timing is not None
+        """True if samples are `put` with times or sequence numbers of their own, and not appended."""
+        self.lost: dict[str, int] = {}
         """Samples that were refused since the last one, by sensor."""
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
@@ -47,11 +194,6 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self._rings)
-
-    @property
-    def is_timed(self) -> bool:
-        """Return True if samples are `put` with times or sequence numbers of their own, and not appended."""
-        return self._timing is not None
 
     @property
     def joins(self) -> bool:
@@ -72,7 +214,7 @@ class Windows:
         A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
         recently seen one is dropped.
         """
-        ring, lost = self._ring(sensor, now_ns, wall_ns), self._lost.pop(sensor, 0)
+        ring, lost = self._ring(sensor, now_ns, wall_ns), self.lost.pop(sensor, 0)
         if not lost:
             return ring.append(samples, wall_ns)
         self.counters["samples_missing"] += lost
@@ -84,7 +226,7 @@ class Windows:
 
     def put(self, sensor: str, samples: Iterable[Sample], *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples with times of their own complete. They are added as windows are taken."""
-        window, lost = self._window(sensor, self._ring(sensor, now_ns, wall_ns)), self._lost.pop(sensor, 0)
+        window, lost = self._window(sensor, self._ring(sensor, now_ns, wall_ns)), self.lost.pop(sensor, 0)
         for sample in samples:
             sample.missing, lost = sample.missing + lost, 0
             yield from window.put(sample)
@@ -95,11 +237,7 @@ class Windows:
     def lose(self, sensor: str, count: int = 1) -> None:
         """Note that samples of a sensor were refused. The next one carries the gap; sequence numbers show it anyway."""
         if count and not self._by_sequence and sensor in self._rings and not self._rings[sensor].is_empty:
-            self._lost[sensor] = self.lost(sensor) + count
-
-    def lost(self, sensor: str) -> int:
-        """Return the number of samples of a sensor that were refused since the last one."""
-        return self._lost.get(sensor, 0)
+            self.lost[sensor] = self.lost.get(sensor, 0) + count
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
@@ -180,7 +318,7 @@ class Windows:
         if len(self._rings) >= self._max_sensors:
             dropped, _ = self._rings.popitem(last=False)
             self._timed.pop(dropped, None)
-            self._lost.pop(dropped, None)
+            self.lost.pop(dropped, None)
             self._due_ns.pop(dropped, None)
             self.counters["sensors_evicted"] += 1
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, finish
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
+from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES, SEARCHED_LIMIT_BYTES
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
-from gateway.frontends.mqtt.presets import PRESETS, SPARKPLUG
-from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, INLINE_STEPS, begun
-from gateway.frontends.mqtt.routes.reading import SEARCHED_LIMIT_BYTES
+from gateway.frontends.mqtt.pipeline.work import INLINE_STEPS, begun
+from gateway.frontends.mqtt.settings.presets import PRESETS, SPARKPLUG
+from gateway.frontends.mqtt.settings.route import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_gateway import digits, motion
 
@@ -123,13 +123,11 @@ def test_many_values_are_left_for_a_thread() -> None:
         assert (decoded is not None) is is_short
 
 
-def test_what_a_step_raises_is_raised_where_the_message_is_refused() -> None:
+def test_a_step_that_raises_refuses_the_message() -> None:
     route = decoder(table())
     message = Message(TOPIC, b"{")
-    decoded = begun(route.steps(message, route.begin(message)))
-    assert decoded is not None
     with pytest.raises(RequestError, match="application/json"):
-        decoded()
+        begun(route.steps(message, route.begin(message)))
 
 
 def test_an_image_needs_a_model_of_images() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.delivery.backlog import Backlog
 from gateway.frontends.mqtt.messages import OutgoingPublish
+from gateway.frontends.mqtt.outbound.runs import Backlog
 from gateway.frontends.mqtt.session.outbox import Outbox
 
 MUCH = 2**20

@@ -6,8 +6,7 @@ import pytest
 
 from gateway.config import check_listeners, mqtt_brokers, parse_config, read_security
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.brokers import OWN, brokers
-from gateway.frontends.mqtt.settings import MqttBroker, MqttSettings
+from gateway.frontends.mqtt.settings.broker import OWN, MqttBroker, MqttSettings, brokers
 from tests.simulators.mqtt_gateway import FAST
 
 TWO = """

@@ -16,14 +16,14 @@ from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, finish
-from gateway.frontends.mqtt.paths import PATH_LIMIT_CHARS, compile_path
-from gateway.frontends.mqtt.payloads.channels import ChannelReader
-from gateway.frontends.mqtt.payloads.limits import VALUES_LIMIT
-from gateway.frontends.mqtt.payloads.rows import RowSource
-from gateway.frontends.mqtt.payloads.tensors import row_tensor
-from gateway.frontends.mqtt.presets import SPARKPLUG
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.last_values import LastValues
+from gateway.frontends.mqtt.inbound.decoder import LastValues
+from gateway.frontends.mqtt.inbound.payloads.channels import ChannelReader
+from gateway.frontends.mqtt.inbound.payloads.content import VALUES_LIMIT
+from gateway.frontends.mqtt.inbound.payloads.rows import RowSource
+from gateway.frontends.mqtt.inbound.payloads.tensors import row_tensor
+from gateway.frontends.mqtt.settings.paths import PATH_LIMIT_CHARS, compile_path
+from gateway.frontends.mqtt.settings.presets import SPARKPLUG
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 
 DOCUMENT = {"a": {"b": 1.5}, "switch:0": {"on": True}, "list": [{"id": "x", "v": 3}, {"id": "y", "v": 4}]}
 documents = st.recursive(

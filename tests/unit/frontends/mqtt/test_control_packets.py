@@ -14,13 +14,12 @@ from paho.mqtt.properties import Properties as PahoProperties
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import control
-from gateway.frontends.mqtt.session.control import ConnectAnswer, read_disconnect
+from gateway.frontends.mqtt.session.control import ConnectAnswer, read_disconnect, reason_name
 from gateway.frontends.mqtt.session.listener import read_welcome
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader, write_length
 from gateway.frontends.mqtt.session.properties import Property, read_length, read_properties, write_properties
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
-from gateway.frontends.mqtt.session.reasons import reason_name
-from gateway.frontends.mqtt.templates import is_topic
+from gateway.frontends.mqtt.settings.templates import is_topic
 
 LIMIT_BYTES = 1_000_000
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)

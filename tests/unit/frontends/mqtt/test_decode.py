@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.payloads import images, raw, tensors
-from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
-from gateway.frontends.mqtt.payloads.formats import FORMATS
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.inbound.payloads import raw, tensors
+from gateway.frontends.mqtt.inbound.payloads.content import ContentType, read_content_type
+from gateway.frontends.mqtt.inbound.payloads.formats import FORMATS
+from gateway.frontends.mqtt.settings.route import MqttRoute
 
 CHANNELS = ("x", "y", "z")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 3))
@@ -171,11 +171,11 @@ def test_bad_layouts_are_refused(parameters: str) -> None:
 
 def test_images_go_where_images_are_taken() -> None:
     taking = TensorSpec("x", Datatype.FP32, (-1, 3), preprocess=Preprocess(("jpeg",)))
-    assert images.encoded_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
+    assert raw.encoded_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
     with pytest.raises(RequestError, match="image/png"):
-        images.encoded_tensor(b"p", "image/png", taking)
+        raw.encoded_tensor(b"p", "image/png", taking)
     with pytest.raises(RequestError, match="numbers"):
-        images.encoded_tensor(b"j", "image/jpeg", SPEC)
+        raw.encoded_tensor(b"j", "image/jpeg", SPEC)
 
 
 def test_windows_take_the_inputs_layout() -> None:

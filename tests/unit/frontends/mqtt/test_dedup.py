@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.frontends.mqtt.delivery.dedup import Dedup, SeenMessage, key_of
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.outbound.dedup import Dedup, SeenMessage, key_of
 
 
 def message(payload: bytes = b"p", *, at_ns: int = 0, **more: Any) -> Message:

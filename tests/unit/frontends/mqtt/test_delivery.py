@@ -9,16 +9,18 @@ import tracemalloc
 from collections import Counter
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.delivery.dedup import key_of
-from gateway.frontends.mqtt.delivery.delivery import Delivery
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.outbound.contents import write_error
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.outbound.dedup import key_of
+from gateway.frontends.mqtt.outbound.delivery import Delivery
 from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from tests.simulators.inference import SimulatedInference
 
 SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 
@@ -36,8 +38,11 @@ class Outlet:
     def pause(self, *, on: bool) -> None: ...
 
 
+CONTEXT = RouteContext(SimulatedInference(), SETTINGS, "gw", Outlet(), Counter())
+
+
 def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
-    delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
+    delivery = Delivery(CONTEXT)
     first, again = (Message("t", b"p", qos=0, name=b"c") for _ in range(2))
     key = key_of(first)
     assert delivery.begin(key, first)
@@ -47,7 +52,7 @@ def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
 
 
 def test_repetitions_that_wait_do_not_keep_their_payload() -> None:
-    delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
+    delivery = Delivery(CONTEXT)
     first, again = (Message("t", b"p", qos=1, name=b"c") for _ in range(2))
     key = key_of(first)
     assert delivery.begin(key, first)
@@ -99,4 +104,4 @@ def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None
 
 def test_an_error_that_names_a_strange_file_can_be_said() -> None:
     refused = RequestError(Fault.UNAVAILABLE, "model in '/m/\udcff' is refused")
-    assert json.loads(answers.error("i", "t", refused))["message"] == "model in '/m/?' is refused"
+    assert json.loads(write_error("i", "t", refused))["message"] == "model in '/m/?' is refused"

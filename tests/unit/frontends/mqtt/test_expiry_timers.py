@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.expiry_timers import ExpiryTimers
+from gateway.frontends.mqtt.pipeline.windows import ExpiryTimers
 
 LATENESS_S = 0.05
 pytestmark = pytest.mark.asyncio

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt import sample_flow
-from gateway.frontends.mqtt.fast_path import FastPath, RowFormat, is_suited
+from gateway.frontends.mqtt.inbound.payloads.tensors import document_tensor
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.payloads.tensors import document_tensor
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.pipeline import samples
+from gateway.frontends.mqtt.pipeline.fast_path import FastPath, RowFormat, is_suited
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.engine_rig import Rig, manifest, quick_rig
 
 SINGLE = MqttRoute("single", ("single/+",), "m", sensor="topic[1]")
@@ -72,8 +73,8 @@ class Gateway:
     def __init__(self, rig: Rig, route: MqttRoute = SINGLE, **bounds: Any) -> None:
         self.broker, self.counters = Broker(), Counter[str]()
         limits = MqttSettings(url="mqtt://x", route=(route,), **bounds)
-        router = Router(limits.route, "gw")
-        self.pipeline = Pipeline(rig.engine, limits, "gw", router=router, outlet=self.broker, counters=self.counters)
+        context = RouteContext(rig.engine, limits, "gw", self.broker, self.counters)
+        self.pipeline = Pipeline(context, Router(limits.route, "gw"))
         self.mid = 0
 
     @property
@@ -109,7 +110,7 @@ async def play(sent: list[tuple[bytes, int, str, dict[str, Any]]]) -> Broker:
 def test_both_paths_publish_and_acknowledge_the_same(sent: list[tuple[bytes, int, str, dict[str, Any]]]) -> None:
     fast = asyncio.run(play(sent))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_flow, "is_suited", lambda _: False)
+        patch.setattr(samples, "is_suited", lambda _: False)
         usual = asyncio.run(play(sent))
     assert fast.published == usual.published
     assert fast.acknowledged == usual.acknowledged

@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.frontends.mqtt.layouts import compile_layout
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
-from gateway.frontends.mqtt.payloads.formats import FORMATS, readers_of
-from gateway.frontends.mqtt.payloads.packed import packed_bytes, unpack
-from gateway.frontends.mqtt.route_settings import PROTOBUF, MqttRoute
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.formats import FORMATS, readers_of
+from gateway.frontends.mqtt.inbound.payloads.rows import packed_bytes, unpack
+from gateway.frontends.mqtt.settings.route import PROTOBUF, MqttRoute, compile_layout
 
 PACK = [
     {"bn": "urn:dev:1:", "bt": 100, "bv": 20, "n": "temperature", "v": 1.5},

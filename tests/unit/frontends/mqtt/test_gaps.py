@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.windows.rings import Complete, WindowShape
-from gateway.frontends.mqtt.windows.samples import Sample
+from gateway.frontends.mqtt.windows.samples import GapPolicy, Sample, SampleTiming
 from gateway.frontends.mqtt.windows.sensors import Windows
-from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
 
 S = 1_000_000_000
 

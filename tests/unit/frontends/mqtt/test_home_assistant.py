@@ -14,12 +14,12 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.home_assistant import documents
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
-from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import plan_results
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.frontends.mqtt.outbound.contents import plan_results
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
 from gateway.tasks.interpreter import interpreter_of
 from tests.simulators.mqtt_gateway import moves
 from tests.unit.frontends.mqtt.test_results import model, out

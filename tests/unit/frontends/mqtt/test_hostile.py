@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RequestError
 from gateway.frontends.mqtt.home_assistant.announcements import _read
 from gateway.frontends.mqtt.home_assistant.documents import with_removals
+from gateway.frontends.mqtt.inbound.payloads.content import read_content_type
+from gateway.frontends.mqtt.inbound.payloads.documents import read_cbor
+from gateway.frontends.mqtt.inbound.payloads.sparkplug import METRICS_LIMIT, Births
+from gateway.frontends.mqtt.inbound.requests import Requests
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.payloads.cbor import read_cbor
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
-from gateway.frontends.mqtt.payloads.sparkplug import METRICS_LIMIT, Births
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.results.rows import ResultRow
-from gateway.frontends.mqtt.routes.requests import Requests
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.rules.rules import DUE_SPARE, RouteRules
-from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.outbound.rows import ResultRow
+from gateway.frontends.mqtt.outbound.rules import DUE_SPARE, RouteRules
 from gateway.frontends.mqtt.session.outbox import Outbox
-from gateway.frontends.mqtt.settings import MqttSettings
-from gateway.frontends.mqtt.templates import NAMES, is_topic, read_template, render_topic, topic_level
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.frontends.mqtt.settings.templates import NAMES, is_topic, read_template, render_topic, topic_level
 from tests.simulators.mqtt_gateway import simulated
 from tests.simulators.sparkplug import metric, payload
 

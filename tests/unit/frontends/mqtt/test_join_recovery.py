@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.mqtt_windows import JournaledPipeline, model, until
 
 pytestmark = pytest.mark.asyncio

@@ -11,16 +11,21 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.fitting import window_shape
-from gateway.frontends.mqtt.routes.joins import join_rules
-from gateway.frontends.mqtt.routes.timed import NEVER_NS
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.inbound.fitting import window_shape
+from gateway.frontends.mqtt.inbound.timed import NEVER_NS, join_rules
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from gateway.frontends.mqtt.windows.joining import GRID_LIMIT_ROWS
 from gateway.frontends.mqtt.windows.rings import Complete, WindowShape
-from gateway.frontends.mqtt.windows.samples import Sample
+from gateway.frontends.mqtt.windows.samples import (
+    ChannelRules,
+    GapPolicy,
+    JoinRules,
+    Sample,
+    SampleTiming,
+    SessionRules,
+)
 from gateway.frontends.mqtt.windows.sensors import Windows
-from gateway.frontends.mqtt.windows.timing import ChannelRules, GapPolicy, JoinRules, SampleTiming, SessionRules
 from tests.simulators.inference import identity
 
 NONE, HELD, ZERO = ChannelRules(), ChannelRules(held_ns=20), ChannelRules(zero=True)

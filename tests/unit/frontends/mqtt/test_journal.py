@@ -35,9 +35,8 @@ from gateway.frontends.mqtt.journal.records import (
 from gateway.frontends.mqtt.journal.writer import CommitRhythm, JournalWriter
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, WindowShape
-from gateway.frontends.mqtt.windows.samples import Sample, SensorState
+from gateway.frontends.mqtt.windows.samples import Sample, SampleTiming, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
-from gateway.frontends.mqtt.windows.timing import SampleTiming
 from tests.simulators.mqtt_windows import replayed
 
 S = 1_000_000_000

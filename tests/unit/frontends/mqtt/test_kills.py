@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.time_settings import MqttTime
-from gateway.frontends.mqtt.window_settings import MqttWindow
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
 from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, Life, close_all, model, numbered
 
 LATER_S = 500.0

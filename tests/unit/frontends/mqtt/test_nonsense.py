@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.frontend import MqttFrontend, samples
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.session.listener import Welcome
 from tests.simulators.broker import scripted
 from tests.simulators.mqtt_gateway import frontend, simulated, until

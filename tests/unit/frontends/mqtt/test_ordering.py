@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.windows.ordering import Ordering, SequenceOrdering, TimeOrdering
-from gateway.frontends.mqtt.windows.samples import Sample
-from gateway.frontends.mqtt.windows.timing import SampleTiming
+from gateway.frontends.mqtt.windows.samples import Sample, SampleTiming
 
 S = 1_000_000_000
 

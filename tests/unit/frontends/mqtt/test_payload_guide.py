@@ -15,11 +15,12 @@ import pytest
 from gateway.config import parse_config
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, finish
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.presets import PRESETS
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.routing import Router, read_filter
+from gateway.frontends.mqtt.settings.presets import PRESETS
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.topic_filters import read_filter
 from tests.simulators.inference import VARIANT
 
 GUIDE = (Path(__file__).parents[4] / "docs/pages/howto/payloads.md").read_text("utf-8")

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.inbound.requests import Requests
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
-from gateway.frontends.mqtt.routes.requests import Requests
-from gateway.frontends.mqtt.routes.routing import Router, TopicFilter
-from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.frontends.mqtt.settings.topic_filters import TopicFilter
 from tests.simulators.examples import examples
 from tests.simulators.mqtt_gateway import simulated
 from tests.unit.frontends.mqtt.test_route_results import A, B, Rig

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.delivery.delivery import Delivery
-from gateway.frontends.mqtt.delivery.quotas import RouteQuotas
+from gateway.frontends.mqtt.inbound.limits import RouteQuotas, SensorQuota
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.quota_settings import MqttQuota
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.quota import SensorQuota
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.outbound.delivery import Delivery
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttQuota, MqttRoute
 from tests.simulators.examples import examples
+from tests.simulators.mqtt_gateway import simulated
 from tests.unit.frontends.mqtt.test_route_results import Outbox
 
 SECOND_NS = 1_000_000_000
@@ -87,7 +87,7 @@ def test_a_message_beyond_the_quota_is_acknowledged_counted_and_reported_now_and
     outbox, counters = Outbox(), Counter[str]()
     outbox.acknowledge = acknowledged.append  # type: ignore[method-assign]
     of = MqttSettings(url="mqtt://x", route=(limited := route(burst=1),), error_repeat_s=10.0)
-    quotas = RouteQuotas.of(of, Delivery(of, "edge/gw", outbox, counters))
+    quotas = RouteQuotas.of(of, Delivery(RouteContext(simulated(), of, "gw", outbox, counters)))
     assert quotas is not None
     admitted = [
         quotas.admits(limited, Message(f"a/{name}", b"", 1, arrived_ns=ms * 1_000_000))
@@ -102,7 +102,7 @@ def test_a_message_beyond_the_quota_is_acknowledged_counted_and_reported_now_and
 def test_routes_without_a_quota_cost_nothing() -> None:
     outbox = Outbox()
     of = MqttSettings(url="mqtt://x", route=(MqttRoute("r", ("a/+",), "m"),))
-    assert RouteQuotas.of(of, Delivery(of, "edge/gw", outbox, Counter())) is None
+    assert RouteQuotas.of(of, Delivery(RouteContext(simulated(), of, "gw", outbox, Counter()))) is None
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt import recovery
 from gateway.frontends.mqtt.journal import journal as journals
 from gateway.frontends.mqtt.journal.journal import FILE, recover
 from gateway.frontends.mqtt.journal.records import SampleRecord
 from gateway.frontends.mqtt.journal.writer import JournalWriter
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.pipeline import recovery
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.mqtt_windows import (
     CHANNEL,
     NUMBERED,

@@ -10,12 +10,13 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish
-from gateway.frontends.mqtt.pipeline import Pipeline
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.frontends.mqtt.session.sender import PACKET_TOO_LARGE
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import FAST, motion
 
@@ -80,10 +81,8 @@ class Bench:
         self.inference.gate.clear()
         self.outlet, self.counters = Outlet(), Counter[str]()
         settings = MqttSettings(url="mqtt://x", route=routes, **(FAST | {"max_running": 1, "max_queued": 1} | more))
-        router = Router(routes, "gw")
-        self.pipeline = Pipeline(
-            self.inference, settings, "gw", router=router, outlet=self.outlet, counters=self.counters
-        )
+        context = RouteContext(self.inference, settings, "gw", self.outlet, self.counters)
+        self.pipeline = Pipeline(context, Router(routes, "gw"))
 
     def ask(self, name: bytes, qos: int = 0, *, at_s: float = 0.0, mid: int = SURE, body: bytes = QUESTION) -> None:
         topic, at_ns = "edge/gw/infer/identity_fp32", int(at_s * 1e9)

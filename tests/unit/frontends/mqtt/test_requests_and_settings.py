@@ -15,14 +15,13 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
+from gateway.frontends.mqtt.inbound.requests import Requests
+from gateway.frontends.mqtt.inbound.routing import Router
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.requests import Requests
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import simulated
 

@@ -16,12 +16,12 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.results import contents
-from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, plan_results, write_results
-from gateway.frontends.mqtt.results.rows import read_rows
-from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
-from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.outbound import contents
+from gateway.frontends.mqtt.outbound.contents import ResultPlan, check_size, plan_results, write_results
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.results import write_result
+from gateway.frontends.mqtt.outbound.rows import read_rows
+from gateway.frontends.mqtt.settings.results import DEFAULT, ResultSettings
 from tests.simulators.examples import examples
 
 FP32, INT64 = Datatype.FP32, Datatype.INT64
@@ -54,7 +54,7 @@ def published(
     ready = Ready("s", manifest, plan, Tensor(FP32, np.zeros((rows, 4), np.float32)), 0, 1_500_000_000)
     response = InferResponse("m", "1", "i", outputs, "v")
     line = write_results(plan, outputs, rows, limit_bytes)
-    payload = answers.result("i", ready, response, line)
+    payload = write_result("i", ready, response, line)
     check_size(len(payload), limit_bytes)
     return dict(json.loads(payload))
 

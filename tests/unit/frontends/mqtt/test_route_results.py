@@ -12,15 +12,18 @@ import pytest
 
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Tensor
-from gateway.frontends.mqtt.delivery.delivery import Debt
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import plan_results
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_results import RouteResults
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.inputs import Ready
-from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
-from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.frontends.mqtt.outbound.contents import plan_results
+from gateway.frontends.mqtt.outbound.context import RouteContext
+from gateway.frontends.mqtt.outbound.delivery import Debt
+from gateway.frontends.mqtt.outbound.inputs import Ready
+from gateway.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.frontends.mqtt.outbound.results import RouteResults
+from gateway.frontends.mqtt.settings.broker import MqttSettings
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from tests.simulators.mqtt_gateway import simulated
 from tests.unit.frontends.mqtt.test_results import ABC, fp32, model, out
 
 MODEL = model(out("y", -1, 3), labels=ABC)
@@ -29,6 +32,9 @@ A, B = [[1, 0, 0]], [[0, 1, 0]]
 
 class Outbox:
     """Outlet that keeps what is published, or accepts nothing."""
+
+    full = False
+    receives_since_ns = 0
 
     def __init__(self) -> None:
         self.accepts = True
@@ -50,15 +56,9 @@ class Rig:
     ) -> None:
         self.outbox, self.now_ns, self.counters = Outbox(), 0, Counter[str]()
         self.route = MqttRoute("r", ("a/+",), "m", max_sensors=max_sensors, result=ResultSettings(**result), rule=rules)
-        self.results = RouteResults(
-            self.route,
-            "gw",
-            outlet=self.outbox,
-            counters=self.counters,
-            limit_bytes=2**16,
-            topics=PublishTopics(permitted, "gw", self.counters),
-            clock=lambda: self.now_ns,
-        )
+        settings, topics = MqttSettings(max_result_bytes=2**16), PublishTopics(permitted, "gw", self.counters)
+        context = RouteContext(simulated(), settings, "gw", self.outbox, self.counters, topics)
+        self.results = RouteResults(self.route, context, lambda: self.now_ns)
 
     def result(self, scores: Any, sensor: str = "s") -> OutgoingPublish | None:
         """Return what an answer publishes; an outbox that accepts nothing drops it."""
@@ -66,7 +66,7 @@ class Rig:
         plan = plan_results(MODEL, (), self.route.result)
         ready = Ready(sensor, MODEL, plan, Tensor(tensor.datatype, tensor.array), 0, 1_500_000_000)
         debt = Debt(Message("a/s", b"", user=(("traceparent", "t"), ("x", "y"))), 1, "", identity="i-1")
-        payload = self.results.encode(debt, ready, plan, InferResponse("m", "1", "i", {"y": tensor}, "v"))
+        payload = self.results.encode(debt, ready, lambda *_: plan, InferResponse("m", "1", "i", {"y": tensor}, "v"))
         if payload is None:
             return None
         if not self.outbox.accepts:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.frontends.mqtt.inbound.routing import Router, sensor_of
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router, read_filter, sensor_of
-from gateway.frontends.mqtt.templates import topic_level
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.templates import topic_level
+from gateway.frontends.mqtt.settings.topic_filters import read_filter
 
 words = st.sampled_from(["", "a", "b", "c", "$x"])
 topics = st.lists(words, min_size=1, max_size=5).map("/".join).filter(bool)

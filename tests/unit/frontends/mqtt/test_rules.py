@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.results.documents import document_rows
-from gateway.frontends.mqtt.results.rows import ResultRow
-from gateway.frontends.mqtt.rules.rules import RouteRules
-from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows
+from gateway.frontends.mqtt.outbound.rules import RouteRules
+from gateway.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators.examples import examples
 
 LABELS = ("still", "walk", "run")

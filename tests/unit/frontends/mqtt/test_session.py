@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings.broker import MqttSettings
 from tests.simulators.broker import Talk, scripted
 
 NO_KEEPALIVE = b"\x20\x06\x00\x00\x03\x13\x00\x00"

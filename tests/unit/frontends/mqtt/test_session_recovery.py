@@ -13,8 +13,8 @@ import pytest
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.window_settings import MqttWindow
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttWindow
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_windows import CHANNEL, PLAIN, JournaledPipeline, model, until, value
 

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.fitting import padding, window_shape
-from gateway.frontends.mqtt.routes.timed import NEVER_NS
-from gateway.frontends.mqtt.time_settings import MqttTime
-from gateway.frontends.mqtt.window_settings import MqttWindow
-from gateway.frontends.mqtt.windows.padding import Padding
-from gateway.frontends.mqtt.windows.rings import Complete, WindowShape
-from gateway.frontends.mqtt.windows.samples import Rows, Sample
+from gateway.frontends.mqtt.inbound.fitting import padding, window_shape
+from gateway.frontends.mqtt.inbound.timed import NEVER_NS
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
+from gateway.frontends.mqtt.windows.rings import Complete, Padding, WindowShape
+from gateway.frontends.mqtt.windows.samples import GapPolicy, Rows, Sample, SampleTiming, SessionRules
 from gateway.frontends.mqtt.windows.sensors import Windows
-from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming, SessionRules
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_gateway import motion
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, finish
+from gateway.frontends.mqtt.inbound.decoder import RouteDecoder
+from gateway.frontends.mqtt.inbound.payloads import sparkplug
+from gateway.frontends.mqtt.inbound.payloads.sparkplug import Births
+from gateway.frontends.mqtt.inbound.payloads.sparkplug_message import read_payload, rebirth_command
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.payloads import sparkplug
-from gateway.frontends.mqtt.payloads.sparkplug import Births
-from gateway.frontends.mqtt.payloads.sparkplug_message import read_payload, rebirth_command
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import VARIANT
 from tests.simulators.sparkplug import metric, payload
 

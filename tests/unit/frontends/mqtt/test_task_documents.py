@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt.results.contents import ResultPlan, read_documents, write_results
-from gateway.frontends.mqtt.results.documents import document_rows
-from gateway.frontends.mqtt.results.rows import ResultRow
+from gateway.frontends.mqtt.outbound.contents import ResultPlan, read_documents, write_results
+from gateway.frontends.mqtt.outbound.rows import ResultRow, document_rows
 
 PLAN = ResultPlan(document="result")
 PERSON = {"label": "person", "class": 0, "score": 0.9, "box": [0, 0, 1, 1]}

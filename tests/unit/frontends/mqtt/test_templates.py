@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.templates import (
+from gateway.frontends.mqtt.inbound.routing import Router
+from gateway.frontends.mqtt.settings.results import ResultSettings
+from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.frontends.mqtt.settings.templates import (
     NAMES,
     RULE_NAMES,
     MessageTemplate,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.delivery.answers import timestamp
+from gateway.frontends.mqtt.inbound.timed import sample_timing, sequences_of, times_of
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.routes.timed import sample_timing, sequences_of, times_of
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.outbound.contents import timestamp
+from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import identity
 
 TIME = MqttTime(path="t", sequence="n")

@@ -14,7 +14,7 @@ from gateway.config import parse_config
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.inference import VARIANT
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "pages" / "howto" / "windows.md").read_text()

@@ -1,1 +1,0 @@
-"""Runs of inferences, their answers, and the acknowledgement of messages."""

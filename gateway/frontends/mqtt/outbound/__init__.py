@@ -1,0 +1,1 @@
+"""Inferences, results, messages of rules, and their delivery, which acknowledges messages."""

@@ -1,0 +1,1 @@
+"""Path of a message from the session to its result: decoding, windows, inference, delivery."""

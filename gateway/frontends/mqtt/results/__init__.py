@@ -1,1 +1,0 @@
-"""Results of routes: their settings and contents."""
