@@ -21,7 +21,7 @@ $(VENV)/bin/python:
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/edge-gateway.pth"
 
 $(VENV)/.programs: Makefile | $(VENV)/bin/python
-	@for program in edge-gateway:gateway.cli edge-agent:gateway.agent.cli edge-software:gateway.software.cli edge-fleet:fleet.cli; do \
+	@for program in edge-gateway:gateway.cli edge-agent:gateway.device.agent.cli edge-software:gateway.device.installer.cli edge-fleet:fleet.cli; do \
 		printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' "from $${program#*:} import main" 'if __name__ == "__main__":  # bench starts processes that import it' '    sys.exit(main())' > $(BIN)/$${program%%:*}; \
 		chmod +x $(BIN)/$${program%%:*}; \
 	done

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet.cli.parser import PROGRAM as FLEET
-from gateway.agent.cli.parser import PROGRAM as AGENT
-from gateway.cli.parser import PROGRAM as GATEWAY
-from gateway.domain.problem import HTTP_STATUS, WAITING_HELPS
-from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
-from gateway.software.cli.parser import PROGRAM as SOFTWARE
+from gateway.cli import PROGRAM as GATEWAY
+from gateway.common.domain.problem import HTTP_STATUS, WAITING_HELPS
+from gateway.device.agent.cli.parser import PROGRAM as AGENT
+from gateway.device.installer.cli.parser import PROGRAM as SOFTWARE
+from gateway.serving.frontends.grpc_v2.transport.replies import GRPC_STATUS
 
 SAMPLES = {
     "edge-gateway.toml": "The gateway",

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.files.durable import make_folder, replacing
-from gateway.files.locks import try_lock
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.files.durable import make_folder, replacing
+from gateway.common.files.locks import try_lock
 
 CHUNK_BYTES = 1_048_576
 PART_SUFFIX = ".part"

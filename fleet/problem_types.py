@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.domain.errors import Fault
+from gateway.common.domain.errors import Fault
 
 PREFIX = "/problems/"
 

@@ -1,8 +1,8 @@
 """`make install` and `make uninstall`, by the standard library alone: the gateway under DESTDIR/PREFIX, and away again.
 
 Each version is an environment of its own, and a link leads to the one that counts: an upgrade is whole or absent. The
-fleet's updates use the same layout and the same code (`gateway/software`). Nothing in an environment names DESTDIR or
-the build's folders, so that an image may be assembled anywhere.
+fleet's updates use the same layout and the same code (`gateway/device/installer`). Nothing in an environment names
+DESTDIR or the build's folders, so that an image may be assembled anywhere.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ sys.path.insert(0, str(SOURCE))
 from layout import KEPT, UNITS, Layout  # noqa: E402
 from record import Record, digest  # noqa: E402
 
-from gateway.software import environment  # noqa: E402
-from gateway.software.places import CONFIRMED, CURRENT  # noqa: E402
+from gateway.device.installer import environment  # noqa: E402
+from gateway.device.installer.places import CONFIRMED, CURRENT  # noqa: E402
 
 DISTRIBUTION = "edge-inference-gateway"
 PRIVATE = ("/root/", "/home/")

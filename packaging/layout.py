@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.software.environment import PROGRAMS
-from gateway.software.places import CONFIRMED, CURRENT, VERSIONS, VersionFolder
+from gateway.device.installer.environment import PROGRAMS
+from gateway.device.installer.places import CONFIRMED, CURRENT, VERSIONS, VersionFolder
 
 SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 """Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from layout import RECORD, Layout
 
-from gateway.files import durable
+from gateway.common.files import durable
 
 
 @dataclass(slots=True)

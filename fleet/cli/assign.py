@@ -14,13 +14,13 @@ from fleet.publisher.assignments import assigned, next_assignment, renewed_assig
 from fleet.publisher.repository import Published, assignment_file, read_assignments
 from fleet.publisher.roles import DIRECTOR, add_signature, quorum
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import Target
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.release_form import TIME_FORMAT
-from gateway.domain.release_paths import HOLDS, fits_slot, is_slot, parse_written
-from gateway.terminal.tables import counted, print_json
-from gateway.trust.assignment_form import assignment_metadata
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.release_form import TIME_FORMAT
+from gateway.common.domain.release_paths import HOLDS, fits_slot, is_slot, parse_written
+from gateway.common.terminal.tables import counted, print_json
+from gateway.common.trust.assignment_form import assignment_metadata
 
 EVERY = "all"
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from fleet.cli.remote import bounded, client, listed, local, one_line
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, print_json
 
 if TYPE_CHECKING:
     from fleet.controller.database.engine import Database

@@ -9,8 +9,8 @@ from fleet.cli.local_database import opened_database, place_of
 from fleet.controller.config import load_config
 from fleet.controller.database import backup
 from fleet.controller.database.backup import Saved
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:

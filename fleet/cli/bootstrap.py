@@ -10,9 +10,9 @@ from fleet.cli.common import workspace
 from fleet.disk import write_durably
 from fleet.publisher.repository import assignment_file, metadata_file, root_versions
 from fleet.publisher.roles import ROOT
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.terminal.tables import print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.terminal.tables import print_json
 
 SCHEMA = 1
 SCHEMES = ("https://", "http://")

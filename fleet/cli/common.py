@@ -28,10 +28,10 @@ from fleet.publisher.roles import signer_name
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.wording import progress_lines
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.domain.release_paths import fits_slot, parse_written
-from gateway.terminal.tables import print_json, progress
-from gateway.trust.targets import Withdrawal
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.release_paths import fits_slot, parse_written
+from gateway.common.terminal.tables import print_json, progress
+from gateway.common.trust.targets import Withdrawal
 
 SAID_LIMIT_CHARS = 500
 PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one

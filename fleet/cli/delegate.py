@@ -7,8 +7,8 @@ import argparse
 from fleet.cli.common import now, public_keys, save_drafts, writing
 from fleet.publisher.roles import default_threshold, owner_role
 from fleet.publisher.signing import delegate
-from gateway.domain.assignment import RESERVED_SLOTS
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.errors import ConfigurationError
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ from fleet.cli.devices_state import change_state, readmit, tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 _USED_TWICE = (
     "{}; compare hardware with edge-agent status --json on each machine, and enrol the copy under another name"

@@ -8,8 +8,8 @@ from typing import Any
 
 from fleet.cli.remote import client, confirmed
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, plain, print_json
 
 NAMES_SHOWN = 20
 

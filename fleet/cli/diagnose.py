@@ -8,8 +8,8 @@ import time
 
 from fleet.cli.remote import ago, client, listed, local
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import plain, print_json
+from gateway.common.domain.errors import UnreachableError
+from gateway.common.terminal.tables import plain, print_json
 
 LOOK_S = 2.0
 """Seconds between two checks for an answer."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from fleet.cli.observed import observe
 from fleet.controller.config import load_config
 from fleet.controller.control.checks import findings
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -16,8 +16,8 @@ from fleet.publisher.drafts import Draft, draft_bytes, draft_document, read_draf
 from fleet.publisher.impact import Impact
 from fleet.publisher.keys import load_signer
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_facts, print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, plain, print_facts, print_json
 
 PUBLISH_TIMEOUT_S = 1_800.0
 """Files of new releases are copied before the controller answers."""

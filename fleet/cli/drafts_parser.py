@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import VerbAction, actions, remote_options
-from gateway.terminal.program import Verb, named
+from gateway.common.terminal.program import Verb, named
 
 
 def _role(parser: argparse.ArgumentParser) -> None:

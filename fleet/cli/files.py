@@ -12,10 +12,10 @@ from fleet.publisher.releases import target_of
 from fleet.publisher.roles import POLICY
 from fleet.publisher.signing import add_targets
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.policy import Blackout, read_policy
-from gateway.domain.release_form import TIME_FORMAT
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.policy import Blackout, read_policy
+from gateway.common.domain.release_form import TIME_FORMAT
 
 
 def command(arguments: argparse.Namespace) -> int:

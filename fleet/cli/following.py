@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from fleet.client.client import Client, Query
 from fleet.client.messages import ServerSentMessage
-from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import plain
+from gateway.common.domain.errors import UnreachableError
+from gateway.common.terminal.tables import plain
 
 POSITION, GAP = "position", "gap"
 AWAY_LIMIT_S = 600.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from fleet.cli.common import PASSPHRASE_VARIABLE, asker
 from fleet.publisher.keys import PUBLIC_SUFFIX, PublicKey, import_token_key, make_key, read_public
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:

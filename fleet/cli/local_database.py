@@ -10,7 +10,7 @@ from fleet.controller.config import load_config
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.errors import AwayError
 from fleet.controller.database.place import DatabaseLocation, read_place
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from fleet.controller.database import migrate, move
 from fleet.controller.database.engine import open_alone
 from fleet.controller.database.errors import AwayError
 from fleet.controller.database.place import DatabaseLocation, read_place
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.terminal.tables import counted, print_json, progress
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.terminal.tables import counted, print_json, progress
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -19,11 +19,11 @@ from fleet.publisher.releases import (
     read_model,
 )
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import LEVELS
-from gateway.domain.selection import required_level
-from gateway.terminal.tables import mark, print_json, print_table
-from gateway.trust.targets import Withdrawal
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import LEVELS
+from gateway.common.domain.selection import required_level
+from gateway.common.terminal.tables import mark, print_json, print_table
+from gateway.common.trust.targets import Withdrawal
 
 PROGRAM = "edge-gateway"
 

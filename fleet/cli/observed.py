@@ -23,8 +23,8 @@ from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, read_public
 from fleet.publisher.repository import Published
 from fleet.publisher.roles import DIRECTOR, ONLINE, Quorum, quorum
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.terminal.kernel_clock import clock_synchronised
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.terminal.kernel_clock import clock_synchronised
 
 PORT_NOTICE = timedelta(days=14)
 """Time before its end from which the owner is to renew the certificate of the port."""

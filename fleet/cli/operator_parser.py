@@ -17,8 +17,8 @@ from fleet.cli.options import (
 )
 from fleet.cli.records_parser import RECORD_VERBS
 from fleet.cli.rollouts_parser import ROLLOUT_VERBS
-from gateway.terminal.numbers import number, positive, span
-from gateway.terminal.program import Verb, named
+from gateway.common.terminal.numbers import number, positive, span
+from gateway.common.terminal.program import Verb, named
 
 ROLES = ("viewer", "operator", "publisher", "admin")
 STATES = ("pre-registered", "enrolled", "suspended", "revoked")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.terminal.numbers import positive
-from gateway.terminal.program import EXIT_CODES, json_option, named
+from gateway.common.terminal.numbers import positive
+from gateway.common.terminal.program import EXIT_CODES, json_option, named
 
 FOLDER_VARIABLE = "EDGE_FLEET_DIR"
 ROWS = 1_000

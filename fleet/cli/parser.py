@@ -9,8 +9,8 @@ from fleet.cli.operator_parser import OPERATOR_VERBS
 from fleet.cli.options import drafting_options, publisher_options
 from fleet.cli.releases_parser import RELEASE_VERBS
 from gateway import __version__
-from gateway.terminal.numbers import positive
-from gateway.terminal.program import Program, Verb, json_option, named
+from gateway.common.terminal.numbers import positive
+from gateway.common.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,9 +19,9 @@ from fleet.publisher.repository import BLOBS
 from fleet.publisher.roles import ONLINE
 from fleet.publisher.verify import expiries
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
-from gateway.domain.release_form import TIME_FORMAT
-from gateway.terminal.tables import counted, print_json
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.release_form import TIME_FORMAT
+from gateway.common.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from fleet.cli.options import (
     query_option,
     remote_options,
 )
-from gateway.terminal.program import Verb, json_option, named
+from gateway.common.terminal.program import Verb, json_option, named
 
 
 def _streams(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from fleet.cli.remote import bounded, client, listed, local, release_of, short
 from fleet.client.client import Json, path_of
-from gateway.terminal.tables import plain, print_facts, print_json
+from gateway.common.terminal.tables import plain, print_facts, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:

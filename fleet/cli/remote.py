@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fleet.client.client import Access, Client, ClientSettings, Json
 from fleet.disk import read_bounded, write_durably
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import ReleasePath, parse_path, parse_written
-from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_paths import ReleasePath, parse_path, parse_written
+from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 URL_VARIABLE = "EDGE_FLEET_URL"
 CA_VARIABLE = "EDGE_FLEET_CA"

@@ -17,8 +17,8 @@ from fleet.controller.rollouts import replay as replaying
 from fleet.controller.rollouts.decisions import Decision
 from fleet.controller.rollouts.facts_form import decision_document, read_fact
 from fleet.controller.rollouts.spec_form import read_spec
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 
 def replay(arguments: argparse.Namespace) -> int:

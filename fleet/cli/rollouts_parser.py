@@ -6,8 +6,8 @@ import argparse
 
 from fleet.cli.options import Options, VerbAction, actions, limit_option, remote_options
 from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
-from gateway.terminal.numbers import number, positive, whole
-from gateway.terminal.program import Verb, named
+from gateway.common.terminal.numbers import number, positive, whole
+from gateway.common.terminal.program import Verb, named
 
 STATES = ("draft", "approved", "running", "paused", "standing", "finished", "aborted")
 DEVICE_STATES = ("pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed", "silent")

@@ -13,9 +13,9 @@ from fleet.cli.remote import short, target_of
 from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
-from gateway.domain.assignment import RESERVED_SLOTS
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted
+from gateway.common.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144
 SUCCESS: Json = {"min_sample": 1, "min_percent": 95.0}

@@ -10,7 +10,7 @@ from fleet.cli.remote import local, short
 from fleet.client.client import Json
 from fleet.controller.rollouts.spec import CANARY, Wave
 from fleet.controller.rollouts.waves import places
-from gateway.terminal.tables import counted, plain
+from gateway.common.terminal.tables import counted, plain
 
 UNDER_WAY = ("offered", "downloading", "probation")
 GAVE_UP = ("failed", "rolled_back", "silent")

@@ -20,8 +20,8 @@ from fleet.controller.config import load_config
 from fleet.controller.serving.settings import ServingSettings
 from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, load_signer
 from gateway import __version__
-from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
-from gateway.terminal.open_files import allow_open_files
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.common.terminal.open_files import allow_open_files
 
 if TYPE_CHECKING:
     from fleet.controller.app import Controller

@@ -15,11 +15,11 @@ from fleet.publisher.releases import newest_targets
 from fleet.publisher.roles import owner_role
 from fleet.publisher.signing import Drafting
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import SETTINGS_SLOT
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.release_paths import ReleasePath
-from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
+from gateway.common.domain.assignment import SETTINGS_SLOT
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.release_paths import ReleasePath
+from gateway.common.domain.settings_release import SETTINGS_LIMIT_BYTES
 
 PROGRAM = "edge-gateway"
 

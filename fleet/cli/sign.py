@@ -17,8 +17,8 @@ from fleet.publisher.roles import Quorum
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import signed_with
 from fleet.publisher.wording import describe
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, print_json
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -20,10 +20,10 @@ from fleet.cli.common import (
 )
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.software import plan_software, read_variant, software_files
-from gateway.domain.assignment import SOFTWARE_SLOT
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact
-from gateway.domain.software_release import Machine, SoftwareVariant, obstacle
+from gateway.common.domain.assignment import SOFTWARE_SLOT
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.software_release import Machine, SoftwareVariant, obstacle
 
 PROGRAM = "edge-software"
 

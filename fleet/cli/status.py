@@ -24,10 +24,10 @@ from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import expiry_d
 from fleet.publisher.verify import Expiry, expiries, expiry_of
 from fleet.publisher.wording import names
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import is_release
-from gateway.domain.routing import version_order
-from gateway.terminal.tables import counted, print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_paths import is_release
+from gateway.common.domain.routing import version_order
+from gateway.common.terminal.tables import counted, print_json, print_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, wait_or_rai
 from fleet.cli.remote import bounded, client, listed, local, one_line, short
 from fleet.client.client import Client, Json, Query, path_of
 from fleet.client.messages import ServerSentMessage
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.terminal.tables import plain
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.terminal.tables import plain
 
 LOOK_S = 2.0
 """Seconds between two checks for new rows."""

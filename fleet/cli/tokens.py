@@ -10,7 +10,7 @@ from fleet.cli.remote import bounded, check_out, client, hand_out, listed, local
 from fleet.client.client import Json, path_of
 from fleet.controller.access import Role
 from fleet.times import moment
-from gateway.terminal.tables import print_json
+from gateway.common.terminal.tables import print_json
 
 NOTICE_D = 14
 """Days before the end of the last admin token from which a notice is printed."""

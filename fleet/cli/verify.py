@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fleet.cli.common import byte_progress, now, workspace
 from fleet.publisher.verify import Expiry, Report, stated_bytes, verify
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_form import TIME_FORMAT
-from gateway.terminal.tables import counted, mark, print_json, print_table
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_form import TIME_FORMAT
+from gateway.common.terminal.tables import counted, mark, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:

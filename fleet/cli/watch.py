@@ -15,7 +15,7 @@ from fleet.cli.following import GAP, POSITION, follow, say_waiting
 from fleet.cli.remote import client
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, bar, headline, line, notes, outcome, wave_rows
 from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import UnreachableError
+from gateway.common.domain.errors import UnreachableError
 
 if TYPE_CHECKING:
     from rich.console import Group

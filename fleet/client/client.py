@@ -19,8 +19,8 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from fleet.client.messages import Messages, ServerSentMessage
 from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
-from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
-from gateway.domain.retry import longest_pause_s, retry_after_s
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.common.domain.retry import longest_pause_s, retry_after_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from fleet.publisher.repository import METADATA, TIMESTAMP_FILE, metadata_file, 
 from fleet.publisher.roles import ONLINE, ROOT, TARGETS, TIMESTAMP, role_paths
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.workspace import Advance, Workspace
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
-from gateway.domain.manifest import Artifact
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.manifest import Artifact
 
 REPOSITORY = "/repository/"
 

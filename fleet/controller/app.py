@@ -59,8 +59,8 @@ from fleet.controller.serving.tls import server_context
 from fleet.publisher.keys import Ask, refuse_to_ask
 from fleet.publisher.repository import BLOBS
 from fleet.publisher.workspace import Workspace
-from gateway.domain.access import Address, read_address
-from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.common.domain.access import Address, read_address
+from gateway.common.domain.errors import ConfigurationError, RequestError
 
 REPOSITORY = "/repository/"
 _log = logging.getLogger(__name__)

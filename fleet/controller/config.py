@@ -23,9 +23,9 @@ from fleet.controller.monitoring.settings import AlertSettings, MetricsSettings,
 from fleet.controller.serving.settings import ListenSettings, ServingSettings
 from fleet.disk import read_bounded
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.document import read_document
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import read_settings, sections, take_tables
+from gateway.common.domain.document import read_document
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.settings import read_settings, sections, take_tables
 
 SETTINGS_FILE = "fleet.toml"
 

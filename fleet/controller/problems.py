@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet.problem_types import OF_FAULT, ProblemType, of_status
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.problem import Headers, Problem, refusal_headers, retry_after
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.problem import Headers, Problem, refusal_headers, retry_after
 
 RETRY_AFTER_S = 5.0
 """Sent where waiting helps and the error has no time of its own."""

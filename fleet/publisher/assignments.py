@@ -10,9 +10,9 @@ from tuf.api.metadata import Metadata, Targets
 
 from fleet.publisher.repository import Published
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.assignment import Assignment, Target
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_form import TIME_FORMAT
+from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_form import TIME_FORMAT
 
 
 def assigned(published: Published, path: str) -> Target:

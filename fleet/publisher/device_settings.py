@@ -12,14 +12,14 @@ from tuf.api.metadata import TargetFile, Targets
 from fleet.publisher.releases import Planned, newest_targets, next_floor, target_of
 from fleet.publisher.roles import owner_role
 from fleet.publisher.signing import Drafting, add_targets
-from gateway.domain.assignment import SETTINGS_SLOT
-from gateway.domain.document import read_document
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_form import TIME_FORMAT
-from gateway.domain.release_paths import ReleasePath, release_prefix, reserved_path
-from gateway.domain.routing import newest_version, version_order
-from gateway.domain.settings_layer import NEVER, refused_keys
-from gateway.domain.settings_release import SettingsRelease, read_settings_release, settings_bytes
+from gateway.common.domain.assignment import SETTINGS_SLOT
+from gateway.common.domain.document import read_document
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_form import TIME_FORMAT
+from gateway.common.domain.release_paths import ReleasePath, release_prefix, reserved_path
+from gateway.common.domain.routing import newest_version, version_order
+from gateway.common.domain.settings_layer import NEVER, refused_keys
+from gateway.common.domain.settings_release import SettingsRelease, read_settings_release, settings_bytes
 
 COMPARED_LIMIT_LINES = 2_000
 """Longest settings that are compared with others: the time of a comparison grows with the square of the lines."""

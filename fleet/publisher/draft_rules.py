@@ -27,14 +27,14 @@ from fleet.publisher.roles import (
     role_paths,
 )
 from fleet.publisher.signing import Drafting, expiry_d
-from gateway.domain.assignment import Target
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.domain.release_paths import is_release
-from gateway.domain.settings_release import SettingsRelease
-from gateway.trust.distrust import Distrust
-from gateway.trust.paths import release_path
-from gateway.trust.targets import WITHDRAWN, Withdrawal, check_document, read_withdrawal
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.release_paths import is_release
+from gateway.common.domain.settings_release import SettingsRelease
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.paths import release_path
+from gateway.common.trust.targets import WITHDRAWN, Withdrawal, check_document, read_withdrawal
 
 CLOCK_TOLERANCE_S = 300.0
 """Allowed lead of a client's clock: its draft may expire that much later than one made here."""

@@ -16,7 +16,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Key, Metadata, Root, Targets
 
 from fleet.publisher.roles import ROOT, TARGETS, Quorum, check_targets, role_paths
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 SCHEMA = 1
 Document = Metadata[Root] | Metadata[Targets]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from fleet.publisher.roles import POLICY, PROFILES
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import Blackout, Policy, all_over, read_policy
-from gateway.domain.profile import read_profile
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.policy import Blackout, Policy, all_over, read_policy
+from gateway.common.domain.profile import read_profile
 
 SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
 """File suffix by role. The role is also the folder of publication."""

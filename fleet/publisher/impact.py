@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fleet.publisher.repository import Published
 from fleet.publisher.roles import owner_role
-from gateway.terminal.tables import counted
-from gateway.trust.distrust import Distrust
-from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
+from gateway.common.terminal.tables import counted
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibK
 
 from fleet.disk import read_bounded, write_durably
 from fleet.publisher.roles import NAME_FIELD
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 SCHEMA = 1
 KEY_LIMIT_BYTES = 65_536

@@ -21,8 +21,8 @@ from fleet.publisher.repository import METADATA, TIMESTAMP_FILE, Published, meta
 from fleet.publisher.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, add_signature, delegated_roles, quorum
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import NOTHING
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.tables import counted
 
 RENEW_SHARE = 0.5
 """A snapshot is signed again, though nothing changed, if less than this share of its life is left."""

@@ -19,13 +19,13 @@ from fleet.publisher.drafts import Draft
 from fleet.publisher.roles import owner_role
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import Drafting, add_targets
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact, ModelManifest
-from gateway.domain.manifest_toml import read_manifest
-from gateway.domain.release_paths import ReleasePath, parse_path, release_prefix
-from gateway.domain.routing import newest_version, version_order
-from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
-from gateway.trust.targets import WITHDRAWN, Withdrawal, read_withdrawal
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import Artifact, ModelManifest
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.release_paths import ReleasePath, parse_path, release_prefix
+from gateway.common.domain.routing import newest_version, version_order
+from gateway.common.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
+from gateway.common.trust.targets import WITHDRAWN, Withdrawal, read_withdrawal
 
 MANIFEST = "manifest.toml"
 Document = TypeVar("Document")

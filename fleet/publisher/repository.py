@@ -17,7 +17,7 @@ from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targe
 
 from fleet.disk import read_bounded
 from fleet.publisher.roles import ROOT, TARGETS, check_targets, delegated_roles
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 METADATA, TARGET_FILES, BLOBS, ASSIGNMENTS = "metadata", "targets", "blobs/sha256", "assignments"
 TIMESTAMP_FILE = "timestamp.json"

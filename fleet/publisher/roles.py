@@ -11,9 +11,9 @@ from securesystemslib.exceptions import UnverifiedSignatureError
 from securesystemslib.signer import Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Targets
 
-from gateway.domain.assignment import RESERVED_SLOTS
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.common.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"

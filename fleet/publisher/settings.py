@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import VAST, check_above_zero
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.settings import VAST, check_above_zero
 
 TIMESTAMP_LIMIT_D = 14.0
 EXPIRY_LIMIT_D = 36_500.0

@@ -29,7 +29,7 @@ from fleet.publisher.roles import (
     with_root_role,
 )
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 NOTHING = "there is no repository here; begin with edge-fleet repo init"
 

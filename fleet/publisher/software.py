@@ -13,14 +13,14 @@ from fleet.disk import file_digest
 from fleet.publisher.releases import Planned, model_files, next_floor, target_of
 from fleet.publisher.roles import owner_role
 from fleet.publisher.signing import Drafting, add_targets
-from gateway.domain.assignment import SOFTWARE_SLOT
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact
-from gateway.domain.release_documents import ReleaseDocument
-from gateway.domain.release_paths import ReleasePath
-from gateway.domain.routing import newest_version
-from gateway.domain.settings_release import SettingsRelease
-from gateway.domain.software_release import (
+from gateway.common.domain.assignment import SOFTWARE_SLOT
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.release_documents import ReleaseDocument
+from gateway.common.domain.release_paths import ReleasePath
+from gateway.common.domain.routing import newest_version
+from gateway.common.domain.settings_release import SettingsRelease
+from gateway.common.domain.software_release import (
     DISTRIBUTION,
     MACHINES,
     PROGRAM,

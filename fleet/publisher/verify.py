@@ -29,10 +29,10 @@ from fleet.publisher.repository import (
 from fleet.publisher.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.software import named_files
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_documents import ReleaseDocument, read_release_document
-from gateway.domain.release_paths import is_release
-from gateway.terminal.tables import counted
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_documents import ReleaseDocument, read_release_document
+from gateway.common.domain.release_paths import is_release
+from gateway.common.terminal.tables import counted
 
 DAY_S = 86_400
 Advance = Callable[[int], object]

@@ -16,16 +16,16 @@ from fleet.publisher.drafts import Document, Draft
 from fleet.publisher.files import check_content
 from fleet.publisher.roles import POLICY, Quorum, delegated_roles, printable, quorum, signer_name
 from fleet.publisher.software import software_line
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import read_policy
-from gateway.domain.release_documents import ReleaseDocument, read_release_document
-from gateway.domain.release_form import TIME_FORMAT
-from gateway.domain.release_paths import is_release
-from gateway.domain.settings_release import SettingsRelease, read_settings_release
-from gateway.domain.signed_release import SignedRelease
-from gateway.domain.software_release import SoftwareRelease
-from gateway.trust.distrust import Distrust
-from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.policy import read_policy
+from gateway.common.domain.release_documents import ReleaseDocument, read_release_document
+from gateway.common.domain.release_form import TIME_FORMAT
+from gateway.common.domain.release_paths import is_release
+from gateway.common.domain.settings_release import SettingsRelease, read_settings_release
+from gateway.common.domain.signed_release import SignedRelease
+from gateway.common.domain.software_release import SoftwareRelease
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
 ID_CHARS = 16
 """Displayed characters of a key's id: 64 bits, for which a collision is too expensive to find."""

@@ -21,11 +21,11 @@ from fleet.publisher.repository import Published, blob_file, read_published, tar
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.signing import Drafting
 from fleet.publisher.software import named_files
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact
-from gateway.domain.release_documents import read_release_document
-from gateway.domain.release_paths import is_release
-from gateway.files.durable import sync_folder
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.release_documents import read_release_document
+from gateway.common.domain.release_paths import is_release
+from gateway.common.files.durable import sync_folder
 
 Advance = Callable[[int], object]
 

@@ -1,1 +1,1 @@
-"""Tools for a model's author: a manifest from model files, and quantized variants of a model."""
+"""Tools of a model's author: make, import, quantize, measure, pull; and a client for cameras."""

@@ -7,7 +7,7 @@ import torch
 from aeon.datasets import load_basic_motions
 from torch import nn
 
-from gateway.domain.manifest import Window
+from gateway.common.domain.manifest import Window
 from models.recipes.recipe import Classes, Dataset, Floats, Recipe, Schedule, Story, Trial
 from models.recipes.training import Transpose
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.workshop.measures import Quality
+from gateway.workshop.making.measures import Quality
 from models.recipes import onnx_export
 from models.recipes.card import write_card
 from models.recipes.evaluation import RUNTIMES, judge, softmax

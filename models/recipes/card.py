@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.workshop.measures import Quality
+from gateway.workshop.making.measures import Quality
 from models.recipes.manifest import golden_tolerances
 from models.recipes.recipe import Recipe
 from models.recipes.variants import KINDS

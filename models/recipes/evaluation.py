@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.workshop.measures import Quality
+from gateway.workshop.making.measures import Quality
 from models.recipes.litert_export import channels_last
 from models.recipes.recipe import Classes, Floats, Recipe
 from models.recipes.reference_export import evaluate_reference

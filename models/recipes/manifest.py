@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.manifest import INDEPENDENT, Binding, Golden, ModelManifest, TensorSpec, Tolerance, Variant
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Datatype
-from gateway.store.plain import file_digest
-from gateway.store.references import read_artifact
-from gateway.workshop.manifest_text import manifest_text
-from gateway.workshop.measures import Quality, tolerances
+from gateway.common.domain.manifest import INDEPENDENT, Binding, Golden, ModelManifest, TensorSpec, Tolerance, Variant
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.tensor import Datatype
+from gateway.common.store.plain import file_digest
+from gateway.serving.store.references import read_artifact
+from gateway.workshop.making.manifest_text import manifest_text
+from gateway.workshop.making.measures import Quality, tolerances
 from models.recipes.recipe import Dataset, Floats, Recipe
 from models.recipes.variants import KINDS, Kind, layout
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from gateway.domain.manifest import Preprocess
+from gateway.common.domain.manifest import Preprocess
 from models.recipes.recipe import Classes, Dataset, Floats, Recipe, Schedule, Story, Trial
 
 SPLIT_SEED = 7

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.domain.manifest import Preprocess, Window
+from gateway.common.domain.manifest import Preprocess, Window
 
 if TYPE_CHECKING:
     import torch

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.domain.tensor import Tensors
-from gateway.workshop.quantize_onnx import quantize_onnx
-from gateway.workshop.quantize_openvino import write_openvino_fp16, write_openvino_int8
+from gateway.common.domain.tensor import Tensors
+from gateway.workshop.making.quantize_onnx import quantize_onnx
+from gateway.workshop.making.quantize_openvino import write_openvino_fp16, write_openvino_int8
 from models.recipes import litert_export, reference_export
 from models.recipes.recipe import Floats, Recipe
 

@@ -8,7 +8,7 @@ from stage import Stage
 
 
 def ask_how_it_is(stage: Stage, device: str) -> dict[str, Any]:
-    """Return what the device says of itself, through the controller: `doctor` of gateway/agent/README.md."""
+    """Return what the device says of itself, through the controller: `doctor` of gateway/device/agent/README.md."""
     stage.story.tell("operator", f"asks {device} how it is")
     path = f"/v1/devices/{device}/diagnostics"
     request = stage.ask("POST", path, body={"wanted": ["doctor"]})

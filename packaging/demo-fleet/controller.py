@@ -13,7 +13,7 @@ from children import Child, Children, answers, free_port
 from story import Story
 
 from fleet.client.client import Access, Client
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 CONFIG = """
 [listen]

@@ -76,7 +76,7 @@ class Device:
 
     def enrol(self, url: str, authority: Path, token: Path) -> None:
         """Make a key on the device, and let the controller sign for it."""
-        self._children.run("gateway.agent", "enrol", url, "--token-file", token, "--ca", authority, *self._agent)
+        self._children.run("gateway.device.agent", "enrol", url, "--token-file", token, "--ca", authority, *self._agent)
 
     def start(self) -> None:
         """Start gateway and agent, in no order: each waits for the other."""
@@ -84,7 +84,7 @@ class Device:
         config = ["--config", self._folder / "edge-gateway.toml", "--http", "off", "--mqtt", "off"]
         simulated = [sys.executable, HERE / "simulated.py", self._kind, self._folder / "tree"]
         self._gateway = self._children.start(f"{self.name}-gateway", [*simulated, "run", *options, *config])
-        command = [sys.executable, "-m", "gateway.agent", "run", *self._agent]
+        command = [sys.executable, "-m", "gateway.device.agent", "run", *self._agent]
         self._children.start(f"{self.name}-agent", command)
 
     def wait(self) -> None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway import assembly
 from gateway.cli import main
+from gateway.serving import assembly
 from tests.devices.build import build
 from tests.devices.catalogue import TREES
 

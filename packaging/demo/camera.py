@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from PIL import Image
 
-from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
 
 RELEASE = Path(__file__).resolve().parents[2] / "models" / "meter-reader" / "1"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"

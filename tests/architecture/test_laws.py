@@ -63,7 +63,7 @@ def is_overload(node: Definition) -> bool:
 
 
 def overrides(tree: ast.Module) -> set[str]:
-    """Return names whose contract stands in the Protocol or base class that declares them (gateway/domain/ports.py)."""
+    """Return names whose contract stands in the Protocol or base class that declares them (`domain/ports.py`)."""
     return {
         method.name
         for node in definitions(tree)
@@ -72,7 +72,7 @@ def overrides(tree: ast.Module) -> set[str]:
     }
 
 
-PORTS = overrides(TREES[ROOT / "gateway/domain/ports.py"])
+PORTS = overrides(TREES[ROOT / "gateway/serving/domain/ports.py"])
 
 
 @pytest.mark.timeout(120)
@@ -127,16 +127,32 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_the_domain_loads_nothing_but_the_standard_library_and_numpy() -> None:
-    modules = [f"gateway.domain.{file.stem}" for file in sorted((ROOT / "gateway/domain").glob("[!_]*.py"))]
+    files = [
+        f for house in ("common", "serving", "device") for f in (ROOT / "gateway" / house / "domain").glob("[!_]*.py")
+    ]
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in sorted(files)]
     assert len(modules) > 15
     before = loaded_by("")
     extra = loaded_by(f"import {', '.join(modules)}") - before - set(sys.stdlib_module_names)
     assert extra == {"gateway", "numpy"}
 
 
-@pytest.mark.parametrize("room", ["engine", "store", "hardware", "runtimes", "wire"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        "serving.engine",
+        "common.store",
+        "serving.store",
+        "device.store",
+        "serving.hardware",
+        "serving.runtimes",
+        "common.wire",
+    ],
+)
 def test_importing_a_room_loads_no_engine_and_no_wire(room: str) -> None:
-    modules = [f"gateway.{room}.{file.stem}" for file in sorted((ROOT / "gateway" / room).glob("[!_]*.py"))]
+    modules = [
+        f"gateway.{room}.{file.stem}" for file in sorted((ROOT / "gateway" / room.replace(".", "/")).glob("[!_]*.py"))
+    ]
     assert modules
     heavy = {"onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "grpc", "paho", "litestar", "PIL", "google"}
     assert not loaded_by(f"import {', '.join(modules)}") & heavy
@@ -241,10 +257,10 @@ LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "lo
 LOGGERS = {"log", "_log", "_access"}
 """Names of loggers; other objects have methods of the same names."""
 CATALOGUES = {
-    ROOT / "gateway/agent/events.py": ROOT / "gateway/agent/README.md",
-    ROOT / "gateway/software/events.py": ROOT / "gateway/agent/README.md",
+    ROOT / "gateway/device/agent/events.py": ROOT / "gateway/device/agent/README.md",
+    ROOT / "gateway/device/installer/events.py": ROOT / "gateway/device/agent/README.md",
     ROOT / "fleet/events.py": ROOT / "fleet/controller/monitoring/README.md",
-    ROOT / "gateway/frontends/mqtt/session/events.py": ROOT / "docs/pages/howto/sensors.md",
+    ROOT / "gateway/serving/frontends/mqtt/session/events.py": ROOT / "docs/pages/howto/sensors.md",
 }
 """Log events of one program, or of one package, with the document that lists them: its modules log no others."""
 EVENT_ROW = r"^\| `([\w -]+)` \| ([a-z, ]+) \|.*\| (.*) \|$"

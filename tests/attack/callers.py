@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from tests.simulators.http2_peer import ASKED, WELCOME
 
 WIDE_WINDOW = frames.window_frame(0, 2**31 - 1 - 65_535)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from tests.attack.rig import CLIENTS, Attack, Target, check_harmless
 from tests.attack.transport import WOULD_BLOCK, connected
 from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, headers

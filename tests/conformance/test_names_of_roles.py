@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, Targets
 
-from gateway.agent.fetch.repository import SignedRepository
-from gateway.transfer.source import FetchError, SourceDocument
-from gateway.trust.distrust import Distrust
+from gateway.common.transfer.source import FetchError, SourceDocument
+from gateway.common.trust.distrust import Distrust
+from gateway.device.agent.fetch.repository import SignedRepository
 from tests.conformance.publisher import Publisher, key
 
 ACME, ZETA, OWN = "models/acme/m/1/release", "models/acme/m/2/release", "models/mallory/m/1/release"

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from gateway.domain.golden import read_golden
-from gateway.domain.manifest import INDEPENDENT, ModelManifest, Tolerance, Variant
-from gateway.domain.manifest_toml import read_manifest
-from gateway.domain.ports import Session
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Tensors
-from gateway.domain.verdict import SessionBudget
-from gateway.frontends.http import direct
-from gateway.runtimes.catalog import get_runtime
+from gateway.common.domain.manifest import INDEPENDENT, ModelManifest, Tolerance, Variant
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.tensor import Tensors
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.domain.golden import read_golden
+from gateway.serving.domain.ports import Session
+from gateway.serving.frontends.http import direct
+from gateway.serving.runtimes.catalog import get_runtime
 from tests.simulators import models
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_peer import Peer, peer

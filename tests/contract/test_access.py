@@ -13,14 +13,14 @@ import pytest
 from litestar.routes import HTTPRoute
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.domain.rights import Grant, Scope, read_rights
-from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, services
-from gateway.frontends.grpc_v2.service.inference import NEEDS
-from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.regions import REGION_HANDLERS
-from gateway.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.common.domain.rights import Grant, Scope, read_rights
+from gateway.serving.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, services
+from gateway.serving.frontends.grpc_v2.service.inference import NEEDS
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.rest_v2.regions import REGION_HANDLERS
+from gateway.serving.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators import grpc_gateway, rest_gateway
 from tests.simulators.rest_gateway import infer_body
 
@@ -55,7 +55,7 @@ async def test_every_method_has_a_scope() -> None:
 
 
 async def test_every_route_has_a_scope() -> None:
-    from gateway.frontends.rest_v2.app import create_app
+    from gateway.serving.frontends.rest_v2.app import create_app
 
     async with rest_gateway.serving() as gateway:
         frontend, inference = gateway.frontend, gateway.inference
@@ -362,7 +362,7 @@ async def test_pages_of_other_origins_are_refused() -> None:
 
 
 async def test_a_listed_origin_may_ask() -> None:
-    from gateway.frontends.rest_v2.settings import RestSettings
+    from gateway.serving.frontends.rest_v2.settings import RestSettings
 
     settings = RestSettings(cors_origins=(PANEL,))
     async with rest_gateway.serving(settings=settings, security=GUARDED) as gateway:

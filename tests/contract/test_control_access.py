@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.frontends.control.settings import ControlServerSettings
+from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.frontends.control.settings import ControlServerSettings
 from tests.contract.test_control_routes import COMMANDS, LOAD, problem
 from tests.simulators.control_gateway import ACTIVATION, serving
 from tests.simulators.rest_gateway import hangs_up
@@ -47,7 +47,7 @@ async def test_another_user_is_told_nothing_and_commands_nothing(method, path, b
         status, kind, told = await curl(gateway, method, path, body, user=NOBODY)
         assert (status, kind, told["fault"]) == (403, "application/problem+json", "DENIED")
         assert "add it to [control] users" in told["detail"]
-        assert gateway.engine.told == []
+        assert gateway.serving.engine.told == []
 
 
 @pytest.mark.parametrize("users", [("nobody",), (str(NOBODY),), ("no-such-user", "nobody")])
@@ -55,7 +55,7 @@ async def test_a_user_that_is_named_may_command(users):
     async with serving(unix_socket_mode=0o666, users=users) as gateway:
         for method, path, body in [*READS, *COMMANDS]:
             assert (await curl(gateway, method, path, body, user=NOBODY))[0] == STATUS.get(path, 200)
-        assert len(gateway.engine.told) == len(COMMANDS)
+        assert len(gateway.serving.engine.told) == len(COMMANDS)
 
 
 async def test_root_and_the_own_user_may_command_by_curl():
@@ -90,7 +90,7 @@ async def test_each_command_is_logged_with_its_peer_and_reading_is_not(caplog):
         await gateway.client.post("/v1/commit", json={})
         await gateway.client.post(LOAD, content=b"{")
         await curl(gateway, "GET", "/v1/status", None, user=NOBODY)
-    told = [record for record in caplog.records if record.name == "gateway.frontends.control.authorisation"]
+    told = [record for record in caplog.records if record.name == "gateway.serving.frontends.control.authorisation"]
     me = f"(uid {os.getuid()}, pid {os.getpid()})"
     assert [(record.levelname, record.getMessage().rpartition(": ")[2]) for record in told] == [
         ("INFO", "200"),
@@ -113,15 +113,15 @@ async def test_a_body_beyond_the_bound():
                 yield b" " * 100
 
         assert (await gateway.client.post(LOAD, content=chunks())).status_code == 413
-        assert gateway.engine.told == []
+        assert gateway.serving.engine.told == []
         assert (await gateway.client.post(LOAD, json=ACTIVATION)).status_code == 200
 
 
 async def test_too_many_connections_and_too_many_requests():
     async with serving(max_connections=2, max_requests=1) as gateway:
-        gateway.engine.gate.clear()
+        gateway.serving.engine.gate.clear()
         first = asyncio.create_task(gateway.client.post("/v1/commit", json={}))
-        while not gateway.engine.told:
+        while not gateway.serving.engine.told:
             await asyncio.sleep(0)
         refused = await gateway.client.get("/v1/status")
         assert (refused.status_code, problem(refused)["fault"]) == (503, "OVERLOADED")
@@ -131,15 +131,15 @@ async def test_too_many_connections_and_too_many_requests():
         assert (await reader.readuntil(b"\r\n")).split()[1] == b"503"
         for each in (writer, half):
             await hangs_up(each)
-        gateway.engine.gate.set()
+        gateway.serving.engine.gate.set()
         assert (await first).status_code == 200
 
 
 async def test_a_stop_cuts_a_command_off_and_says_so():
     async with serving() as gateway:
-        gateway.engine.gate.clear()
+        gateway.serving.engine.gate.clear()
         command = asyncio.create_task(gateway.client.post("/v1/commit", json={}))
-        while not gateway.engine.told:
+        while not gateway.serving.engine.told:
             await asyncio.sleep(0)
         await gateway.frontend.stop(0.05)
         refused = await command
@@ -166,9 +166,9 @@ async def test_settings_that_cannot_be_meant(settings):
 async def test_nothing_is_loaded_before_somebody_connects(tmp_path):
     code = f"""
 import asyncio, socket, sys
-from gateway.domain.access import Address
-from gateway.frontends.control.server import ControlFrontend
-from gateway.frontends.control.settings import ControlServerSettings
+from gateway.common.domain.access import Address
+from gateway.serving.frontends.control.server import ControlFrontend
+from gateway.serving.frontends.control.settings import ControlServerSettings
 
 async def main():
     frontend = ControlFrontend(None, None, None, None, None, ControlServerSettings())

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from gateway import __version__
-from gateway.domain.activation import read_activation
-from gateway.domain.errors import Fault, RequestError, VariantError
-from gateway.domain.statistics import LATENCY_BOUNDS_NS
+from gateway.common.domain.activation import read_activation
+from gateway.common.domain.errors import Fault, RequestError, VariantError
+from gateway.common.domain.statistics import LATENCY_BOUNDS_NS
 from tests.simulators.control_gateway import ACTIVATION, SETTINGS, serving
 
 pytestmark = pytest.mark.asyncio
@@ -120,7 +120,7 @@ async def test_plan_and_load():
     }
     assert loaded["measured"] == {"p50_us": 100.0, "p99_us": 200.0, "cpu_us": 90.0, "memory_bytes": 4096}
     assert (loaded["variant"], loaded["accelerator"], loaded["reason"]) == ("onnx-int8", "cpu", "the only one")
-    assert gateway.engine.told == [
+    assert gateway.serving.engine.told == [
         ("plan", read_activation({**ACTIVATION, "variants": []})),
         ("load", read_activation(ACTIVATION)),
     ]
@@ -130,7 +130,7 @@ async def test_replay():
     async with serving() as gateway:
         answer = await gateway.client.post(REPLAY, json={"version": "1"})
         assert answer.json() == {"rows": 8, "passed": True, "reason": "it answers its golden set"}
-    assert gateway.engine.told == [("replay", "meter", "1")]
+    assert gateway.serving.engine.told == [("replay", "meter", "1")]
 
 
 async def test_route_unload_and_commit():
@@ -139,7 +139,7 @@ async def test_route_unload_and_commit():
             answer = await gateway.client.request(method, path, json=body)
             assert (answer.status_code, answer.json()) == (200, {})
         assert (await gateway.client.post("/v1/commit")).status_code == 200
-    route, unload, *commits = gateway.engine.told
+    route, unload, *commits = gateway.serving.engine.told
     assert route == ("route", "meter", {"1": 95, "2": 5}, "1", 30)
     assert unload == ("unload", "meter", "1", 2.5)
     assert commits == [("commit",), ("commit",)]
@@ -152,7 +152,7 @@ async def test_settings_of_the_fleet():
     assert (told["target"], told["trial_ends_in_s"]) == ("settings/berlin/2/release", 12.5)
     assert told["committed"] == "settings/berlin/1/release"
     assert [(answer.status_code, answer.json()) for answer in answers] == [(202, {}), (200, {}), (200, {})]
-    assert gateway.engine.told == [
+    assert gateway.serving.engine.told == [
         ("try", read_activation(SETTINGS), 30.0),
         ("confirm", "a" * 64),
         ("revert", "a" * 64, "too slow"),
@@ -173,7 +173,7 @@ async def test_settings_of_the_fleet():
 )
 async def test_what_the_engine_refuses(method, path, body, error, status, fault):  # noqa: PLR0917  parameters of the table
     async with serving() as gateway:
-        gateway.engine.error = error
+        gateway.serving.engine.error = error
         refused = await gateway.client.request(method, path, json=body)
         assert refused.status_code == status
         told = problem(refused)
@@ -191,7 +191,7 @@ async def test_a_wrong_body_never_reaches_the_engine(method, path, body, wrong):
         refused = await gateway.client.request(method, path, content=wrong)
         assert refused.status_code == 400
         assert "the request body" in problem(refused)["detail"]
-    assert gateway.engine.told == []
+    assert gateway.serving.engine.told == []
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_a_value_that_is_none(path, body, says):
         refused = await gateway.client.request("PUT" if path == ROUTE else "POST", path, content=json.dumps(body))
         assert refused.status_code == 400
         assert says in problem(refused)["detail"]
-    assert gateway.engine.told == []
+    assert gateway.serving.engine.told == []
 
 
 @pytest.mark.parametrize(

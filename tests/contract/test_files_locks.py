@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import UnreachableError
-from gateway.files.locks import sole_writer
+from gateway.common.domain.errors import UnreachableError
+from gateway.common.files.locks import sole_writer
 
 HOLD = """
 import sys
 from pathlib import Path
-from gateway.files.locks import sole_writer
+from gateway.common.files.locks import sole_writer
 with sole_writer(Path(sys.argv[1]), "daemon", "stop it"):
     print("held", flush=True)
     sys.stdin.read()

@@ -15,16 +15,16 @@ import httpx
 import pytest
 
 from fleet.controller.monitoring.settings import AlertSettings
-from gateway.agent.clock import Clocks
-from gateway.agent.config import AgentConfig
-from gateway.agent.control import DaemonRefusedError
-from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.report import report as hardware_report
-from gateway.agent.report import reporting
-from gateway.agent.state.storage import opened_for_reading
-from gateway.agent.update import work
-from gateway.agent.update.poll import Poll
-from gateway.trust.clock import BootClock
+from gateway.common.trust.clock import BootClock
+from gateway.device.agent.clock import Clocks
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.control import DaemonRefusedError
+from gateway.device.agent.enrol import EnrolmentInput, enrol
+from gateway.device.agent.report import report as hardware_report
+from gateway.device.agent.report import reporting
+from gateway.device.agent.state.storage import opened_for_reading
+from gateway.device.agent.update import work
+from gateway.device.agent.update.poll import Poll
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
 

@@ -13,14 +13,14 @@ import pytest
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import DirectorSettings
 from fleet.controller.database import telemetry
-from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.fetch import certificate
-from gateway.agent.fetch.certificate import read_held
-from gateway.agent.report import reporting
-from gateway.agent.report.reporting import report
-from gateway.agent.update import work
-from gateway.store.spool import Spool
-from gateway.wire.connection import BoundedConnection
+from gateway.common.wire.connection import BoundedConnection
+from gateway.device.agent.enrol import EnrolmentInput, enrol
+from gateway.device.agent.fetch import certificate
+from gateway.device.agent.fetch.certificate import read_held
+from gateway.device.agent.report import reporting
+from gateway.device.agent.report.reporting import report
+from gateway.device.agent.update import work
+from gateway.device.store.spool import Spool
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, Daemon, Device

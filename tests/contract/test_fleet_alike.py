@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from fleet.controller.database import certificates, devices, diagnostics
-from gateway.agent.config import AgentConfig
-from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.fetch.certificate import read_held, renew, with_certificate
-from gateway.agent.fetch.controller import ControllerClient
-from gateway.agent.state.identity import DeviceIdentity
-from gateway.domain.errors import ConfigurationError
-from gateway.transfer.connection import ConnectionPool
-from gateway.transfer.source import FetchError
-from gateway.transfer.web import WebSource
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.transfer.connection import ConnectionPool
+from gateway.common.transfer.source import FetchError
+from gateway.common.transfer.web import WebSource
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.enrol import EnrolmentInput, enrol
+from gateway.device.agent.fetch.certificate import read_held, renew, with_certificate
+from gateway.device.agent.fetch.controller import ControllerClient
+from gateway.device.agent.state.identity import DeviceIdentity
 from tests.simulators.asking import enrolment_token, gap, record
 from tests.simulators.asking import packed as lines
 from tests.simulators.controller import RunningController, controlling

@@ -28,7 +28,7 @@ from fleet.publisher.draft_rules import new_targets
 from fleet.publisher.repository import blob_file
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.workspace import Workspace
-from gateway.domain.manifest import Artifact
+from gateway.common.domain.manifest import Artifact
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.operator import until

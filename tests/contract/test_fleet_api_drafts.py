@@ -19,7 +19,7 @@ from fleet.publisher.drafts import draft_bytes
 from fleet.publisher.releases import plan_withdrawal, target_of
 from fleet.publisher.roles import Quorum
 from fleet.publisher.verify import verify
-from gateway.trust.targets import Withdrawal
+from gateway.common.trust.targets import Withdrawal
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.uploading import OWNER_ROLE, downloaded, put, release, sent, signatures, upload

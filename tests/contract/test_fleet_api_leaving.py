@@ -11,8 +11,8 @@ import pytest
 from fleet.controller.access import Role
 from fleet.controller.config import FleetConfig
 from fleet.controller.database import audit, certificates
-from gateway.domain.assignment import Assignment
-from gateway.trust.assignment import verify_assignment
+from gateway.common.domain.assignment import Assignment
+from gateway.common.trust.assignment import verify_assignment
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, running, want
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import KINDS, url

@@ -26,7 +26,7 @@ from fleet.publisher import signing
 from fleet.publisher.impact import Impact
 from fleet.publisher.software import plan_software, read_variant, software_files
 from fleet.publisher.verify import verify
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.software_device import wheels

@@ -13,7 +13,7 @@ from fleet.controller.control.tokens import NAME_CHARACTERS as TOKEN_CHARACTERS
 from fleet.controller.database.devices import TAGS_LIMIT
 from fleet.controller.rollouts import spec_form
 from fleet.problem_types import TYPES
-from gateway.domain.policy import BLACKOUTS_LIMIT
+from gateway.common.domain.policy import BLACKOUTS_LIMIT
 from tests.simulators.controller import controlling
 
 Schema = dict[str, Any]

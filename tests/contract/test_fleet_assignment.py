@@ -21,9 +21,9 @@ from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.devices import Running
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
-from gateway.domain.assignment import Assignment
-from gateway.domain.errors import Fault, RequestError
-from gateway.trust.assignment import verify_assignment
+from gateway.common.domain.assignment import Assignment
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.trust.assignment import verify_assignment
 from tests.simulators.asking import running, want
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_http import Device

@@ -15,7 +15,7 @@ from fleet.controller.blobs.disk import DiskBlobs
 from fleet.controller.blobs.s3 import S3Blobs
 from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.blobs.store import BlobStore
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3
 

@@ -26,7 +26,7 @@ FULL = """
 import hashlib, io, sys
 from pathlib import Path
 from fleet.controller.blobs.disk import DiskBlobs
-from gateway.domain.errors import RequestError
+from gateway.common.domain.errors import RequestError
 from tests.simulators.disk import fill, make, mounted, own_mounts
 
 folder = Path(sys.argv[1])

@@ -19,10 +19,10 @@ from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.serving.asgi import peer_of
 from fleet.controller.serving.server import mounted
 from fleet.controller.serving.settings import RateSettings, ServingSettings
-from gateway.domain.errors import Fault, RequestError
-from gateway.transfer.settings import FetchSettings
-from gateway.transfer.source import FetchError
-from gateway.transfer.web import WebSource
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.transfer.settings import FetchSettings
+from gateway.common.transfer.source import FetchError
+from gateway.common.transfer.web import WebSource
 from tests.simulators.fleet_http import controlling, device, echo, hang_up
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 

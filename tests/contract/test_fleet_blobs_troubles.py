@@ -12,7 +12,7 @@ import pytest
 
 from fleet.controller.blobs.s3 import S3Blobs
 from fleet.controller.blobs.settings import S3Settings
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 from tests.simulators.s3_trouble import (
     TroubledS3,

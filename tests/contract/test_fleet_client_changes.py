@@ -17,7 +17,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import ChangesSettings
 from fleet.controller.database import events
 from fleet.controller.database.events import Event
-from gateway.domain.errors import RequestError, UnreachableError
+from gateway.common.domain.errors import RequestError, UnreachableError
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.fleet_repository import FleetRepository
 

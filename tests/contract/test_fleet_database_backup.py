@@ -21,7 +21,7 @@ from fleet.controller.database.assignments import BASE, StoredAssignment
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import DatabaseLocation, read_place
 from fleet.controller.database.settings import DatabaseSettings
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]

@@ -17,7 +17,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.database.enrolment import TokenRefusedError
 from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.controller.database.settings import DatabaseSettings
-from gateway.domain.errors import Fault
+from gateway.common.domain.errors import Fault
 from tests.simulators.databases import NOW, database, enrolled
 
 __all__ = ["database"]

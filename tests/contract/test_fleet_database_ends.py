@@ -19,7 +19,7 @@ from fleet.controller.database.leader import candidate
 from fleet.controller.database.place import read_place
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.monitoring.settings import AlertSettings
-from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.common.domain.errors import ConfigurationError, RequestError
 from tests.simulators import databases
 from tests.simulators.controller import controlling
 from tests.simulators.databases import KINDS, NOW, made

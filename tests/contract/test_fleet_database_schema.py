@@ -20,7 +20,7 @@ from fleet.controller.database.errors import AwayError, ConflictError
 from fleet.controller.database.place import read_place
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import metadata
-from gateway.domain.errors import ConfigurationError, Fault
+from gateway.common.domain.errors import ConfigurationError, Fault
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]

@@ -19,7 +19,7 @@ from fleet.controller.control.device_ca import open_device_ca
 from fleet.controller.database import audit, authority
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import read_place
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.asking import csr, new_key
 from tests.simulators.authority import ca_of_the_guide
 from tests.simulators.databases import KINDS, NOW, database, enrolled, url

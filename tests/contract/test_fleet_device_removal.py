@@ -31,7 +31,7 @@ from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.database.tables import metadata
 from fleet.controller.rollouts.facts import Aborted
 from fleet.controller.rollouts.state import Status
-from gateway.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.assignment import RESERVED_SLOTS
 from tests.simulators.databases import KINDS, waiting
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling

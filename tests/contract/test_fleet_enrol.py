@@ -12,7 +12,7 @@ from fleet.controller.access import Role
 from fleet.controller.audit import Deed
 from fleet.controller.database import audit, certificates, devices
 from fleet.controller.database.devices import EnrolmentState
-from gateway.trust.chain import trusted_root
+from gateway.common.trust.chain import trusted_root
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane, running
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import waiting

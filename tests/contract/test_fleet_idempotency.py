@@ -23,7 +23,7 @@ from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.idempotency import Key
 from fleet.controller.database.place import read_place
 from fleet.controller.problems import ProblemError
-from gateway.domain.errors import RequestError
+from gateway.common.domain.errors import RequestError
 from tests.simulators import databases
 from tests.simulators.databases import NOW, database
 from tests.simulators.dying import die_at, died

@@ -24,7 +24,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control.ingestion import Intake
 from fleet.controller.control.settings import IntakeSettings
 from fleet.controller.database import devices, telemetry
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, packed, plane, record, tell
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import KINDS

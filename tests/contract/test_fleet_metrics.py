@@ -23,7 +23,7 @@ from fleet.controller.monitoring.readings import RULES
 from fleet.controller.monitoring.settings import MetricsSettings
 from fleet.controller.monitoring.timing import OTHER, Timing, route_of
 from fleet.publisher.roles import DIRECTOR
-from gateway.domain.statistics import MetricSample
+from gateway.common.domain.statistics import MetricSample
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW
 from tests.simulators.fleet_repository import FleetRepository, new_key

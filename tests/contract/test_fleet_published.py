@@ -23,7 +23,7 @@ from fleet.controller.database.seen import LastSeenBuffer
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.databases import NOW, made
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -13,7 +13,7 @@ from fleet.controller.control.catalogue import Catalogue
 from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, Unattended
 from fleet.controller.rollouts.state import Status
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.databases import ALIKE
 from tests.simulators.rolled_fleet import RolledFleet, rolling
 

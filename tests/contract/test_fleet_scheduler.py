@@ -28,7 +28,7 @@ from fleet.controller.database.tables import rollouts
 from fleet.controller.rollouts.facts import Paused, Unattended
 from fleet.controller.rollouts.state import Status
 from fleet.publisher.repository import METADATA, TIMESTAMP_FILE
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.rolled_fleet import SLOT, V3, RolledFleet, document, fleet, rolling
 
 __all__ = ["fleet"]

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fleet.controller.authority.ca import new_authority
 from fleet.controller.serving.settings import ProxySettings, ServingSettings
-from gateway.domain.access import Address
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.access import Address
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.fleet_http import AUTHORITY, LOOPBACK, controlling, device, now
 
 pytestmark = pytest.mark.asyncio

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from fleet.controller.serving.settings import ProxySettings, ServingSettings
-from gateway.domain.access import Address
+from gateway.common.domain.access import Address
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, now
 

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.controller.serving.settings import ProxySettings, RateSettings, ServingSettings
 from fleet.controller.serving.tls import server_context
-from gateway.wire.handshakes import HandshakeLimits, Handshakes
+from gateway.common.wire.handshakes import HandshakeLimits, Handshakes
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
 
 pytestmark = pytest.mark.asyncio

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.domain.assignment import SETTINGS_SLOT
-from gateway.trust.targets import Withdrawal
+from gateway.common.domain.assignment import SETTINGS_SLOT
+from gateway.common.trust.targets import Withdrawal
 from tests.load.settings import BehaviourShares, Settings
 from tests.load.simulate import Run, simulate
 from tests.simulators.controller import SOON, RunningController, controlling

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fleet.publisher.roles import DIRECTOR
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.load.__main__ import PROGRAM
 from tests.load.casting import Behaviour, Character, cast
 from tests.load.device import ELSE

@@ -20,7 +20,7 @@ from fleet.controller.database import assignments, desired
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.rollouts.decisions import Decision, Offer, RollBack
 from fleet.controller.rollouts.facts import Aborted, RollbackRequested
-from gateway.domain.assignment import Assignment, Target
+from gateway.common.domain.assignment import Assignment, Target
 from tests.simulators.databases import waiting
 from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, V2, V3, RolledFleet, fleet, rolling
 

@@ -19,7 +19,7 @@ from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.control.wake_hints import Hints
 from fleet.controller.monitoring.settings import WakeBrokerSettings
 from fleet.controller.monitoring.wake_hints import WakePublisher, broker
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository

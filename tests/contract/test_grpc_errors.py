@@ -16,10 +16,10 @@ import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.problem import WAITING_HELPS
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.problem import WAITING_HELPS
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport.replies import GRPC_STATUS
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio

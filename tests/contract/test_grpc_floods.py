@@ -18,11 +18,11 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.access import Security
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.hpack import Decoder
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.common.domain.access import Security
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.errors import Code
+from gateway.serving.frontends.grpc_v2.http2.hpack import Decoder
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.authority import Authority
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY

@@ -5,7 +5,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio

@@ -12,8 +12,8 @@ import tritonclient.grpc as blocking
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.access import Address
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.access import Address
+from gateway.common.domain.tensor import Datatype
 from tests.simulators.grpc_gateway import LOOPBACK, serving
 
 pytestmark = pytest.mark.asyncio

@@ -9,9 +9,9 @@ from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from gateway.domain.access import Security, read_tokens
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.common.domain.access import Security, read_tokens
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio

@@ -10,9 +10,9 @@ import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.domain.errors import ConfigurationError
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.authority import Authority
 from tests.simulators.grpc_gateway import LOOPBACK, Gateway, serving
 from tests.simulators.inference import SimulatedInference

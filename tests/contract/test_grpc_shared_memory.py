@@ -9,10 +9,10 @@ from grpc import RpcError
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.domain.tensor import Datatype
-from gateway.frontends.regions import Regions
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators.grpc_gateway import LOOPBACK, serving
 from tests.simulators.segments import descriptors, mappings, shared
 

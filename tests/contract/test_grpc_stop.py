@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.inference import SimulatedInference
 

@@ -11,7 +11,7 @@ import tritonclient.grpc as blocking
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.inference import SimulatedInference
 

@@ -1,4 +1,4 @@
-"""Bounds of the one HTTP server (`gateway.wire`) on every port that it serves: time, size and form of requests."""
+"""Bounds of the one HTTP server (`common.wire`) on every port that it serves: time, size and form of requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.controller.serving.settings import ServingSettings
-from gateway.frontends.http import direct
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.serving.frontends.http import direct
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators import control_gateway, rest_gateway
 from tests.simulators.fleet_http import controlling
 from tests.simulators.rest_gateway import AtOnce, hangs_up

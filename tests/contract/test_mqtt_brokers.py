@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.frontend import FOLDER, MqttFrontends
-from gateway.frontends.mqtt.journal.journal import FILE
-from gateway.frontends.mqtt.settings.broker import MqttBroker, MqttSettings, brokers
-from gateway.frontends.mqtt.settings.results import ResultSettings
-from gateway.frontends.mqtt.settings.route import MqttQuota, MqttRoute
+from gateway.serving.frontends.mqtt.frontend import FOLDER, MqttFrontends
+from gateway.serving.frontends.mqtt.journal.journal import FILE
+from gateway.serving.frontends.mqtt.settings.broker import MqttBroker, MqttSettings, brokers
+from gateway.serving.frontends.mqtt.settings.results import ResultSettings
+from gateway.serving.frontends.mqtt.settings.route import MqttQuota, MqttRoute
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_gateway import FAST, ID, WAIT_S, echoed, simulated, until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.samples import MqttTime, MqttWindow
+from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.serving.frontends.mqtt.settings.samples import MqttTime, MqttWindow
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import peer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings.broker import MqttRoute
+from gateway.serving.frontends.mqtt.frontend import MqttFrontend
+from gateway.serving.frontends.mqtt.session.subscriptions import SubscriptionRecord
+from gateway.serving.frontends.mqtt.settings.broker import MqttRoute
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_server import (
     CONNECT,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until

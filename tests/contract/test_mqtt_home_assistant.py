@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.frontends.mqtt.home_assistant import documents
-from gateway.frontends.mqtt.settings.broker import HomeAssistantSettings
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.home_assistant import documents
+from gateway.serving.frontends.mqtt.settings.broker import HomeAssistantSettings
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer

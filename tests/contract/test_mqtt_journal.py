@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.journal.journal import FILE, recover
-from gateway.frontends.mqtt.journal.records import SampleRecord
-from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.samples import MqttTime
+from gateway.serving.frontends.mqtt.frontend import MqttFrontend
+from gateway.serving.frontends.mqtt.journal.journal import FILE, recover
+from gateway.serving.frontends.mqtt.journal.records import SampleRecord
+from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.serving.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators import mqtt_gateway
 from tests.simulators.broker import Mosquitto, Relay, relay
 from tests.simulators.mqtt_gateway import frontend, simulated, until

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.tensor import finish
-from gateway.engine.decode_pool import DecodePool
-from gateway.engine.settings import EngineSettings
-from gateway.frontends.mqtt.inbound.reading import INLINE_BYTES
-from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.pipeline.work import MESSAGES_LIMIT, MessageWork, RouteQueues
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import finish
+from gateway.serving.engine.decode_pool import DecodePool
+from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.frontends.mqtt.inbound.reading import INLINE_BYTES
+from gateway.serving.frontends.mqtt.messages import Message
+from gateway.serving.frontends.mqtt.pipeline.work import MESSAGES_LIMIT, MessageWork, RouteQueues
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until

@@ -13,11 +13,11 @@ from typing import Any
 import cbor2
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.inbound.payloads.sparkplug_message import read_payload
-from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.mqtt.inbound.payloads.sparkplug_message import read_payload
+from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.frontend import MqttFrontend
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto, Relay, relay
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, simulated, until

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 from paho.mqtt.client import MQTTMessage
 
-from gateway.frontends.mqtt.settings.results import ResultSettings
-from gateway.frontends.mqtt.settings.route import MqttRoute
-from gateway.frontends.mqtt.settings.rules import RuleSettings
+from gateway.serving.frontends.mqtt.settings.results import ResultSettings
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import identity
 from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators import mqtt_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay

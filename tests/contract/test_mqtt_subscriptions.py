@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frontends.mqtt.session import subscriptions
-from gateway.frontends.mqtt.session.subscriptions import FILE
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.session import subscriptions
+from gateway.serving.frontends.mqtt.session.subscriptions import FILE
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators import mqtt_gateway
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until

@@ -17,14 +17,14 @@ import openvino
 import pytest
 from onnx import helper, numpy_helper
 
-from gateway.assembly import _open_session
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.manifest_toml import read_manifest
-from gateway.domain.tensor import DATATYPES, Array
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
-from gateway.store import private_copies
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.tensor import DATATYPES, Array
+from gateway.common.domain.verdict import SessionBudget
+from gateway.common.store import private_copies
+from gateway.serving.assembly import _open_session
+from gateway.serving.runtimes.catalog import get_runtime
 
 ROWS, WIDTH = -1, 64
 INPUT = np.ones((1, WIDTH), np.float32)

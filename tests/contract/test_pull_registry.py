@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.pull.archive_bounds import ArchiveError
-from gateway.pull.credentials import PASSWORD as PASSWORD_VARIABLE
-from gateway.pull.credentials import USER as USER_VARIABLE
-from gateway.pull.reference import OciReference
-from gateway.pull.registry import RegistrySource
-from gateway.store.library import scan_version
-from gateway.transfer.connection import ConnectionPool
-from gateway.transfer.source import FetchError
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.transfer.connection import ConnectionPool
+from gateway.common.transfer.source import FetchError
+from gateway.serving.store.library import scan_version
+from gateway.workshop.pull.archive_bounds import ArchiveError
+from gateway.workshop.pull.credentials import PASSWORD as PASSWORD_VARIABLE
+from gateway.workshop.pull.credentials import USER as USER_VARIABLE
+from gateway.workshop.pull.reference import OciReference
+from gateway.workshop.pull.registry import RegistrySource
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, cut, serve
 from tests.simulators.pulling import MODEL, SETTINGS, digest, manifest, pull, release_tar

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pull.bucket import BucketPlace
-from gateway.transfer.source import FetchError
+from gateway.common.transfer.source import FetchError
+from gateway.workshop.pull.bucket import BucketPlace
 from tests.simulators.bad_server import BadServer, answer, serve
 from tests.simulators.pulling import MODEL, digest, pull, release_tar
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, s3  # noqa: F401  a fixture

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.pull.archive_bounds import ArchiveError
-from gateway.pull.credentials import PASSWORD, TOKEN, USER
-from gateway.pull.staging import LOCK, NAME, staging
-from gateway.store.errors import StoreError
-from gateway.store.library import scan_version
-from gateway.transfer.source import FetchError
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.store.errors import StoreError
+from gateway.common.transfer.source import FetchError
+from gateway.serving.store.library import scan_version
+from gateway.workshop.pull.archive_bounds import ArchiveError
+from gateway.workshop.pull.credentials import PASSWORD, TOKEN, USER
+from gateway.workshop.pull.staging import LOCK, NAME, staging
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, Behaviour, Exchange, answer, endless, serve, silence, trickle
 from tests.simulators.pulling import MODEL, QUICK, SETTINGS, digest, pull, release_tar

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.frontends.http import direct
-from gateway.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, HeadPattern
-from gateway.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.wire.parser import Parser
+from gateway.common.wire.parser import Parser
+from gateway.serving.frontends.http import direct
+from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, HeadPattern
+from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.rest_gateway import Gateway, infer_body, serving
 
 BODY = json.dumps(infer_body(1, 2)).encode()

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.problem import HTTP_STATUS
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.problem import HTTP_STATUS
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import METRICS, infer_body, serving
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.wire.parser import MOST_FIELDS, MOST_PIECES
+from gateway.common.wire.parser import MOST_FIELDS, MOST_PIECES
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.rest_gateway import infer_body, serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]

@@ -9,11 +9,11 @@ import zlib
 import numpy as np
 import pytest
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
-from gateway.frontends import settings as limits
-from gateway.frontends.http.direct import BODY_BYTES
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends import settings as limits
+from gateway.serving.frontends.http.direct import BODY_BYTES
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 

@@ -10,10 +10,10 @@ import stat
 import httpx
 import pytest
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.domain.errors import ConfigurationError
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import ShareSettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.frontends.rest_v2.settings import RestSettings
+from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators.authority import Authority
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 

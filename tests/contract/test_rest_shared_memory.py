@@ -6,10 +6,10 @@ import pytest
 import tritonclient.http.aio as triton
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from gateway.domain.access import Address
-from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.common.domain.access import Address
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.rest_v2.settings import RestSettings
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators.rest_gateway import serving
 from tests.simulators.segments import shared
 

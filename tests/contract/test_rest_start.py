@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.access import Address, Security
-from gateway.frontends.rest_v2.server import RestFrontend
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.common.domain.access import Address, Security
+from gateway.serving.frontends.rest_v2.server import RestFrontend
+from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import LOOPBACK, metrics
 

@@ -10,7 +10,7 @@ import tritonclient.http.aio as triton
 from gevent import monkey
 from tritonclient.utils import InferenceServerException
 
-from gateway.domain.tensor import Datatype, Tensor
+from gateway.common.domain.tensor import Datatype, Tensor
 from tests.simulators.rest_gateway import serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]

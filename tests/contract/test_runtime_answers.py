@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenSet, compare_golden
-from gateway.domain.joining import has_state, unbounded
-from gateway.domain.manifest_toml import read_manifest
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.domain.golden import GoldenSet, compare_golden
+from gateway.serving.domain.joining import has_state, unbounded
+from gateway.serving.runtimes.catalog import get_runtime
 from tests.simulators import models
 
 KNOWN_OPERATORS = {"add", "matmul", "gemm", "fullyconnected", "conv", "conv2d", "convolution"}

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.catalog import get_runtime
 from tests.simulators import models
 
 FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16)

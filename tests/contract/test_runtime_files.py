@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
-from gateway.store.library import scan_version
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.store.library import scan_version
 
 RELEASE = Path(__file__).resolve().parents[2] / "models" / "meter-reader" / "1"
 ROWS = {"image": np.zeros((2, 1, 8, 8), np.float32)}

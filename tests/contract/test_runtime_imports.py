@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import gateway.runtimes
-from gateway.domain.runtimes import RUNTIMES
+import gateway.serving.runtimes
+from gateway.common.domain.runtimes import RUNTIMES
 from tests.simulators import models
 
-ROOT = Path(gateway.runtimes.__file__).parents[2]
+ROOT = Path(gateway.serving.runtimes.__file__).parents[2]
 ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime")
 
 
@@ -26,19 +26,21 @@ def loaded(code):
 
 
 def test_importing_the_whole_room_loads_no_engine():
-    modules = [f"gateway.runtimes.{module.name}" for module in pkgutil.iter_modules(gateway.runtimes.__path__)]
+    modules = [
+        f"gateway.serving.runtimes.{module.name}" for module in pkgutil.iter_modules(gateway.serving.runtimes.__path__)
+    ]
     assert loaded("\n".join(f"import {name}" for name in modules)) == []
 
 
 def test_naming_runtimes_and_asking_for_their_versions_loads_no_engine():
-    code = "from gateway.runtimes.catalog import RUNTIMES, get_runtime\n[get_runtime(n).version() for n in RUNTIMES]"
+    code = "from gateway.serving.runtimes.catalog import *\n[get_runtime(n).version() for n in RUNTIMES]"
     assert loaded(code) == []
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_engine_loads_no_other(runtime, small_files):
     code = (
-        "from pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
+        "from pathlib import Path\nfrom gateway.serving.runtimes.catalog import get_runtime\n"
         f"get_runtime({runtime!r}).inspect(Path({str(small_files[runtime])!r}))"
     )
     own = {"onnx": ["onnxruntime"], "openvino": ["openvino"], "litert": ["ai_edge_litert"], "reference": []}
@@ -48,7 +50,7 @@ def test_an_engine_loads_no_other(runtime, small_files):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_engine_opens_no_socket(runtime, small_files):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
+        "import sys\nfrom pathlib import Path\nfrom gateway.serving.runtimes.catalog import get_runtime\n"
         "sys.addaudithook(lambda event, _: event.startswith('socket.') and print('EVENT', event, flush=True))\n"
         f"get_runtime({runtime!r}).inspect(Path({str(small_files[runtime])!r}))"
     )

@@ -5,12 +5,12 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from gateway.domain.inventory import CPU
-from gateway.domain.profile import read_profile
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes import litert, onnx, onnx_plugins, onnx_providers, openvino
-from gateway.runtimes.opening import check_accelerator
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.profile import read_profile
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes import litert, onnx, onnx_plugins, onnx_providers, openvino
+from gateway.serving.runtimes.opening import check_accelerator
 
 PROFILES = Path(__file__).resolve().parents[2] / "device_profiles"
 ACCELERATORS = {

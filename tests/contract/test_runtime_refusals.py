@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, Binding, TensorSpec
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import Artifact, Binding, TensorSpec
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.catalog import get_runtime
 
 
 def refusal(case, **changes):

@@ -17,18 +17,18 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import INDEPENDENT, Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
-from gateway.domain.postprocess import finish_outputs
-from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import Joining, SessionBudget
-from gateway.engine.cost import estimate_cost
-from gateway.runtimes import child, fork_server
-from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.generate import samples
-from gateway.runtimes.settings import TrialSettings
-from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import INDEPENDENT, Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.verdict import Joining, SessionBudget
+from gateway.serving.domain.postprocess import finish_outputs
+from gateway.serving.engine.cost import estimate_cost
+from gateway.serving.runtimes import child, fork_server
+from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.runtimes.generate import samples
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial import inspect_file, runtime_status, try_variant
 from tests.simulators import models, models_litert, models_made
 
 QUICK = TrialSettings(nice=0, measure_s=0.02)

@@ -18,11 +18,11 @@ import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.frontends.pools import Pools
-from gateway.frontends.regions import Regions
-from gateway.frontends.sealed_memory import LINE_BYTES, SealedMemory
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.sealed_memory import LINE_BYTES, SealedMemory
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.segments import descriptors, mappings
 

@@ -16,10 +16,10 @@ import httpx
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.access import Address, Security, read_tokens
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import ShareSettings
+from gateway.common.domain.access import Address, Security, read_tokens
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.rest_v2.settings import RestSettings
+from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators import grpc_gateway, rest_gateway
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_peer import WELCOME, headers
@@ -183,7 +183,7 @@ async def test_half_sent_requests_of_one_address_keep_no_other_out_over_http(tmp
 async def test_half_sent_requests_of_a_network_give_way_to_another_of_its_addresses_over_http(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.frontends.http.connection.HALF_OPEN_S", 0.0)
+    monkeypatch.setattr("gateway.serving.frontends.http.connection.HALF_OPEN_S", 0.0)
     shares = ShareSettings(caller_percent=25, network_percent=50, local_percent=0)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.agent.fetch.controller import ControllerClient
-from gateway.transfer import connection
-from gateway.transfer.connection import ConnectionPool
-from gateway.transfer.settings import FetchSettings
-from gateway.transfer.source import FetchError
-from gateway.transfer.web import WebSource
+from gateway.common.transfer import connection
+from gateway.common.transfer.connection import ConnectionPool
+from gateway.common.transfer.settings import FetchSettings
+from gateway.common.transfer.source import FetchError
+from gateway.common.transfer.web import WebSource
+from gateway.device.agent.fetch.controller import ControllerClient
 from tests.simulators.bad_server import BadServer, Behaviour, Exchange, answer, serve, silence, trickle
 
 QUICK = FetchSettings(connect_timeout_s=2, read_timeout_s=5, document_deadline_s=5, attempts=1)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.transfer.settings import FetchSettings
-from gateway.transfer.source import FetchError
-from gateway.transfer.web import WebSource
+from gateway.common.transfer.settings import FetchSettings
+from gateway.common.transfer.source import FetchError
+from gateway.common.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, say
 from tests.simulators.examples import examples
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.transfer.settings import FetchSettings
-from gateway.transfer.source import FetchError
-from gateway.transfer.web import WebSource
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.transfer.settings import FetchSettings
+from gateway.common.transfer.source import FetchError
+from gateway.common.transfer.web import WebSource
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, serve, silence
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.transfer.answers import RequestRules
-from gateway.transfer.settings import FetchSettings
-from gateway.transfer.source import FetchError, FileFacts, SourceDocument
-from gateway.transfer.web import WebSource
+from gateway.common.transfer.answers import RequestRules
+from gateway.common.transfer.settings import FetchSettings
+from gateway.common.transfer.source import FetchError, FileFacts, SourceDocument
+from gateway.common.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
 QUICK = FetchSettings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.domain.inventory import Accelerator, Inventory
+from gateway.common.domain.inventory import Accelerator, Inventory
 
 Probed = Callable[..., Inventory]
 """Builds a tree of the catalogue, or of given entries, and probes it."""

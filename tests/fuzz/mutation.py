@@ -9,9 +9,9 @@ from collections.abc import Callable
 import hpack
 import onnx
 
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from tests.simulators.http2_peer import ASKED, REQUEST, asked, data, headers
 
 frame = frames.frame

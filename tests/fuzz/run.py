@@ -62,7 +62,7 @@ def by_coverage(name: str, seconds: float, program: list[str]) -> int:
     """Fuzz with atheris; half of the time the mutations are ours."""
     import atheris
 
-    with atheris.instrument_imports(include=["gateway.frontends.grpc_v2"]):
+    with atheris.instrument_imports(include=["gateway.serving.frontends.grpc_v2"]):
         from tests.fuzz.targets import TARGETS
     from tests.fuzz.mutation import SEEDS, spoil
 

@@ -27,27 +27,33 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest
-from gateway.domain.onnx_file import read_onnx
-from gateway.domain.tensor import Datatype, finish
-from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
-from gateway.frontends.grpc_v2.codec.decode import decode_request as grpc_request
-from gateway.frontends.grpc_v2.codec.decode import request_steps
-from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.http2 import frames, huffman
-from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADERS
-from gateway.frontends.grpc_v2.http2.connection import Http2Connection
-from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Event, PingAcknowledged, RequestReceived, StreamDropped, StreamOpened
-from gateway.frontends.grpc_v2.http2.hpack import MOST_RESIZES, TABLE_BYTES, Decoder, Headers
-from gateway.frontends.grpc_v2.http2.limits import Http2Limits
-from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.http2.requests import read_request
-from gateway.frontends.grpc_v2.http2.streams import CLOSED, KEPT_CLOSED, Stream
-from gateway.frontends.grpc_v2.service import large_requests as reading
-from gateway.frontends.oip_json import decode_request
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.onnx_file import read_onnx
+from gateway.common.domain.tensor import Datatype, finish
+from gateway.serving.domain.infer import InferRequest
+from gateway.serving.frontends.grpc_v2.calls import CallInfo, parse_message
+from gateway.serving.frontends.grpc_v2.codec.decode import decode_request as grpc_request
+from gateway.serving.frontends.grpc_v2.codec.decode import request_steps
+from gateway.serving.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.http2 import frames, huffman
+from gateway.serving.frontends.grpc_v2.http2.blocks import KNOWN_HEADERS
+from gateway.serving.frontends.grpc_v2.http2.connection import Http2Connection
+from gateway.serving.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.serving.frontends.grpc_v2.http2.events import (
+    Event,
+    PingAcknowledged,
+    RequestReceived,
+    StreamDropped,
+    StreamOpened,
+)
+from gateway.serving.frontends.grpc_v2.http2.hpack import MOST_RESIZES, TABLE_BYTES, Decoder, Headers
+from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.serving.frontends.grpc_v2.http2.reader import NOTHING
+from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from gateway.serving.frontends.grpc_v2.http2.streams import CLOSED, KEPT_CLOSED, Stream
+from gateway.serving.frontends.grpc_v2.service import large_requests as reading
+from gateway.serving.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
 LIMITS = Http2Limits(

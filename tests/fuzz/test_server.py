@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.fuzz.mutation import conversations, spoil
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_peer import ASKED, WELCOME, asked, data, headers, parsed

@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from gateway import __version__
-from gateway.terminal.numbers import number, positive
-from gateway.terminal.program import Program, Verb, json_option, named
+from gateway.common.terminal.numbers import number, positive
+from gateway.common.terminal.program import Program, Verb, json_option, named
 
 SHARES = {
     "lying": "report that they committed, and run another release",

@@ -7,8 +7,8 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gateway.domain.retry import longest_pause_s
-from gateway.trust.distrust import Distrust
+from gateway.common.domain.retry import longest_pause_s
+from gateway.common.trust.distrust import Distrust
 from tests.load.casting import Behaviour, Character
 from tests.load.conversation import Conversation, refuse
 from tests.load.device import SimulatedDevice

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gateway.domain.assignment import Assignment
-from gateway.trust.assignment import verify_assignment
-from gateway.trust.chain import trusted_root
-from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.reading import read_metadata
-from gateway.trust.settings import DEFAULTS
-from gateway.trust.signatures import signers
-from gateway.trust.targets import TARGETS
+from gateway.common.domain.assignment import Assignment
+from gateway.common.trust.assignment import verify_assignment
+from gateway.common.trust.chain import trusted_root
+from gateway.common.trust.distrust import Distrust, Reason
+from gateway.common.trust.reading import read_metadata
+from gateway.common.trust.settings import DEFAULTS
+from gateway.common.trust.signatures import signers
+from gateway.common.trust.targets import TARGETS
 from tests.load.device import SimulatedDevice
 from tests.load.wire import Response
 

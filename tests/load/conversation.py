@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from gateway.domain.assignment import Target
-from gateway.trust.targets import check_document
+from gateway.common.domain.assignment import Target
+from gateway.common.trust.targets import check_document
 from tests.load.casting import Behaviour, inventory
 from tests.load.device import SimulatedDevice
 from tests.load.identities import SimulatedIdentity

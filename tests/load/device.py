@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from gateway import __version__
-from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
-from gateway.trust.paths import release_path
+from gateway.common.domain.assignment import RESERVED_SLOTS, Assignment, Target
+from gateway.common.trust.paths import release_path
 from tests.load.casting import Behaviour, Character, inventory
 from tests.load.spool import SimulatedSpool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.disk import write_durably
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 SUFFIXES = ("", "-wal")
 """Suffixes of an SQLite database's files: the write-ahead log holds data that are not in the main file yet."""

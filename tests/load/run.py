@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.disk import read_bounded
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.program import FINDING, OK, UNREACHABLE
-from gateway.terminal.tables import counted, print_facts, print_json, print_table, progress
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.program import FINDING, OK, UNREACHABLE
+from gateway.common.terminal.tables import counted, print_facts, print_json, print_table, progress
 from tests.load.machine import MachineReading, read, spent
 from tests.load.settings import BehaviourShares, Settings
 from tests.load.simulate import Run, ShowProgress, simulate

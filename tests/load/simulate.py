@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.errors import ConfigurationError
-from gateway.terminal.open_files import allow_open_files
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.terminal.open_files import allow_open_files
 from tests.load.actor import Actor
 from tests.load.belief import Belief
 from tests.load.casting import Character, cast

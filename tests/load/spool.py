@@ -33,7 +33,7 @@ class ReportedRows:
 
 
 class SimulatedSpool:
-    """Records of one boot of one device (gateway/agent/README.md, "Telemetry")."""
+    """Records of one boot of one device (gateway/device/agent/README.md, "Telemetry")."""
 
     def __init__(self, boot_epoch: int) -> None:
         self.boot_epoch = boot_epoch

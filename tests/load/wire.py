@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.retry import retry_after_s
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.retry import retry_after_s
 
 if TYPE_CHECKING:
     import h11

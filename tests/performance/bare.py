@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.manifest import ModelManifest
-from gateway.domain.release import Release, complete
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.settings import TrialSettings
-from gateway.runtimes.trial import inspect_file
-from gateway.store.library import scan_model
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.release import Release, complete
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial import inspect_file
+from gateway.serving.store.library import scan_model
 from tests.performance.servers import core_busy_s
 
 WARM_UP_S = 0.2

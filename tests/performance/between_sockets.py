@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from gateway.domain.access import Security
-from gateway.domain.manifest import TensorSpec
-from gateway.domain.ports import Session
-from gateway.domain.tensor import Datatype, Tensors
-from gateway.domain.verdict import SessionBudget
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.service.inference import InferenceService
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.connection import GrpcConnection
-from gateway.frontends.grpc_v2.transport.server import GrpcServer
-from gateway.frontends.peer import Peer
-from gateway.frontends.pools import Pools
-from gateway.runtimes.onnx import OnnxEngine, session_options
-from gateway.runtimes.session import bind
+from gateway.common.domain.access import Security
+from gateway.common.domain.manifest import TensorSpec
+from gateway.common.domain.tensor import Datatype, Tensors
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.domain.ports import Session
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport.connection import GrpcConnection
+from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
+from gateway.serving.frontends.peer import Peer
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.runtimes.onnx import OnnxEngine, session_options
+from gateway.serving.runtimes.session import bind
 from tests.performance import networks
 from tests.performance.servers import SERVER_CORE
 from tests.simulators.engine_rig import Rig, manifest, measured

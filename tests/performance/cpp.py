@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.simulators.daemon import ROOT
 
 HERE, BUILT = Path(__file__).parent, ROOT / ".bench"
-PROTO = ROOT / "gateway" / "frontends" / "grpc_v2" / "codec" / "inference.proto"
+PROTO = ROOT / "gateway/serving/frontends/grpc_v2/codec/inference.proto"
 COMPILE = ("g++", "-std=c++17", "-O2", "-Wl,--copy-dt-needed-entries")
 GRPC = ("-lgrpc++", "-lgrpc")
 PLUGIN = "/usr/bin/grpc_cpp_plugin"

@@ -23,10 +23,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.domain.infer import InferRequest
-from gateway.domain.manifest import TensorSpec
-from gateway.domain.ports import Session
-from gateway.domain.tensor import Datatype, Tensor, Tensors
+from gateway.common.domain.manifest import TensorSpec
+from gateway.common.domain.tensor import Datatype, Tensor, Tensors
+from gateway.serving.domain.infer import InferRequest
+from gateway.serving.domain.ports import Session
 from tests.simulators.engine_rig import Rig, manifest, measured
 
 COLUMNS, TURNS, PASSES = 64, 2000, 7

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.domain.assignment import Target
+from gateway.common.domain.assignment import Target
 from tests.load.casting import HARDWARE, Behaviour, Character
 from tests.load.conversation import LINES, TELEMETRY
 from tests.load.device import SimulatedDevice

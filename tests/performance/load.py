@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from tests.performance import cpp
 from tests.performance import streams as streaming
 from tests.performance.networks import Network

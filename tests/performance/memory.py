@@ -17,12 +17,12 @@ from statistics import median
 
 import numpy as np
 
-from gateway.domain.infer import InferResponse
-from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.oip_json_answers import STEP_ELEMENTS, encode_response
-from gateway.frontends.placement import RegionSpan
-from gateway.frontends.regions import Regions, Registrant
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.serving.domain.infer import InferResponse
+from gateway.serving.frontends.oip_json_answers import STEP_ELEMENTS, encode_response
+from gateway.serving.frontends.placement import RegionSpan
+from gateway.serving.frontends.regions import Regions, Registrant
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators.segments import folder
 
 FRAME_BYTES = 2_764_800

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
 
-from gateway.frontends.mqtt.journal.journal import FILE
+from gateway.serving.frontends.mqtt.journal.journal import FILE
 from tests.simulators.broker import Mosquitto
 from tests.simulators.camera_tools import infer, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running

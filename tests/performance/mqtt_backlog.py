@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.performance.servers import LOAD_CORE, SERVER_CORE, said
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.engine_rig import quick_rig

@@ -19,8 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.domain.profile import Budget
-from gateway.domain.tensor import Tensors
+from gateway.common.domain.profile import Budget
+from gateway.common.domain.tensor import Tensors
 from tests.simulators.engine_rig import Rig, manifest, measured, request
 
 SECONDS, FRAMING_S, PRODUCTS = 4.0, 20e-6, 4

@@ -19,11 +19,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from gateway.assembly import _open_session
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.tensor import DATATYPES
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.catalog import get_runtime
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.tensor import DATATYPES
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.assembly import _open_session
+from gateway.serving.runtimes.catalog import get_runtime
 
 MIB = 2**20
 KINDS = ("files", "copies")

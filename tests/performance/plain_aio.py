@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import onnxruntime
 
-from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
 
 DTYPES = {"FP32": np.float32, "UINT8": np.uint8}
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")

@@ -16,17 +16,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from gateway.agent import events
-from gateway.agent.config import AgentConfig
-from gateway.agent.settings import AgentSettings
-from gateway.agent.signals import Alarm
-from gateway.agent.state.identity import bootstrap, read_identity
-from gateway.agent.state.storage import opened
-from gateway.agent.update import work
-from gateway.domain.probation import ProbationSettings
-from gateway.observe.logs import configure_logging
-from gateway.observe.settings import LogSettings
-from gateway.store.settings import JournalSettings, StoreSettings
+from gateway.common.domain.probation import ProbationSettings
+from gateway.common.log_settings import LogSettings
+from gateway.common.logs import configure_logging
+from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.device.agent import events
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.settings import AgentSettings
+from gateway.device.agent.signals import Alarm
+from gateway.device.agent.state.identity import bootstrap, read_identity
+from gateway.device.agent.state.storage import opened
+from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
@@ -81,7 +81,7 @@ def _times(agent: work.Agent, polls: int) -> dict[str, float]:
 
 def asleep_mib(store: Path) -> float:
     """Return the resident memory of `edge-agent run` that has asked once and sleeps."""
-    command = [sys.executable, "-m", "gateway.agent", "run", "--state", str(store)]
+    command = [sys.executable, "-m", "gateway.device.agent", "run", "--state", str(store)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout
         said = []

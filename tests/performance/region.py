@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from tests.performance.servers import WAIT_S, Server
 
 SERVICE = "/inference.GRPCInferenceService/SystemSharedMemory"

@@ -31,7 +31,8 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 OFF, ON = ("off",), (ANYWHERE,)
 GARBAGE = """
 import gc, time
-import gateway.cli.run, gateway.frontends.grpc_v2.transport.server, gateway.frontends.rest_v2.app
+import gateway.serving.cli.run, gateway.serving.frontends.grpc_v2.transport.server
+import gateway.serving.frontends.rest_v2.app
 import onnxruntime, uvicorn.config
 def full_ms():
     began_s = time.perf_counter()

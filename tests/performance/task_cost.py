@@ -31,13 +31,13 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-from gateway.domain.manifest import Preprocess, TensorSpec
-from gateway.domain.tensor import Array, Datatype
-from gateway.engine.images import decode_images
-from gateway.engine.settings import EngineSettings
-from gateway.tasks.frame import place
-from gateway.tasks.frames_yuv import split_planes, to_rgb
-from gateway.tasks.object_detection import ObjectDetection
+from gateway.common.domain.manifest import Preprocess, TensorSpec
+from gateway.common.domain.tensor import Array, Datatype
+from gateway.serving.engine.images import decode_images
+from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.tasks.frame import place
+from gateway.serving.tasks.frames_yuv import split_planes, to_rgb
+from gateway.serving.tasks.object_detection import ObjectDetection
 from tests.performance.tasks import Call, medians, vectorised
 from tests.simulators.images_made import drawn_jpeg, elements
 from tests.simulators.vision_models import options, sparse_yolov8, vision_model

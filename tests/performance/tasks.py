@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gateway.domain.tensor import Array, Tensors
-from gateway.tasks.frame import place
-from gateway.tasks.instance_segmentation import InstanceSegmentation
-from gateway.tasks.keypoints import Keypoints
-from gateway.tasks.object_detection import ObjectDetection
-from gateway.tasks.oriented_boxes import OrientedBoxes
-from gateway.tasks.semantic_segmentation import SemanticSegmentation
-from gateway.tasks.task import Task
+from gateway.common.domain.tensor import Array, Tensors
+from gateway.serving.tasks.frame import place
+from gateway.serving.tasks.instance_segmentation import InstanceSegmentation
+from gateway.serving.tasks.keypoints import Keypoints
+from gateway.serving.tasks.object_detection import ObjectDetection
+from gateway.serving.tasks.oriented_boxes import OrientedBoxes
+from gateway.serving.tasks.semantic_segmentation import SemanticSegmentation
+from gateway.serving.tasks.task import Task
 from tests.simulators.vision_models import options, sparse_yolov8, vision_model
 
 WARM_UP = 3

@@ -3,7 +3,7 @@
     python -m tests.performance.work [CLASS …]
 
 Prints, for each class of `tests.simulators.http2_work`, processor time per 256 KiB read, the charge for them, and their
-ratio. The constants of `gateway/frontends/grpc_v2/http2/work.py` come from here.
+ratio. The constants of `gateway/serving/frontends/grpc_v2/http2/work.py` come from here.
 """
 
 from __future__ import annotations

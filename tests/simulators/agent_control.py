@@ -1,11 +1,11 @@
-"""Fake of `gateway.agent.control.DaemonClient` in memory: it records calls and fails on demand."""
+"""Fake of `gateway.device.agent.control.DaemonClient` in memory: it records calls and fails on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.domain.activation import Activation
+from gateway.common.domain.activation import Activation
 
 Document = dict[str, Any]
 

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gateway.agent.fetch.updater  # noqa: F401  loads tuf once, before the simulator forks
-from gateway.agent.config import AgentConfig
-from gateway.agent.report.report import document, read_standing
-from gateway.agent.settings import AgentSettings
-from gateway.agent.signals import Alarm
-from gateway.agent.state.identity import bootstrap, read_identity
-from gateway.agent.state.storage import Storage, opened, opened_for_reading
-from gateway.agent.update import work
-from gateway.agent.update.verify import Verification
-from gateway.domain.probation import ProbationSettings
-from gateway.observe.logs import configure_logging
-from gateway.observe.settings import LogSettings
-from gateway.store.errors import SpaceError, StoreError
-from gateway.store.settings import JournalSettings, StoreSettings
+import gateway.device.agent.fetch.updater  # noqa: F401  loads tuf once, before the simulator forks
+from gateway.common.domain.probation import ProbationSettings
+from gateway.common.log_settings import LogSettings
+from gateway.common.logs import configure_logging
+from gateway.common.store.errors import SpaceError, StoreError
+from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.report.report import document, read_standing
+from gateway.device.agent.settings import AgentSettings
+from gateway.device.agent.signals import Alarm
+from gateway.device.agent.state.identity import bootstrap, read_identity
+from gateway.device.agent.state.storage import Storage, opened, opened_for_reading
+from gateway.device.agent.update import work
+from gateway.device.agent.update.verify import Verification
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from securesystemslib.signer import Signer
 
-from gateway.domain.assignment import Assignment
-from gateway.trust.assignment_form import assignment_metadata
+from gateway.common.domain.assignment import Assignment
+from gateway.common.trust.assignment_form import assignment_metadata
 
 
 def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:

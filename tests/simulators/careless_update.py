@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from gateway.files.durable import sync_folder
+from gateway.common.files.durable import sync_folder
 
 OLD, NEW = b"old" * 5000, b"new" * 5000
 

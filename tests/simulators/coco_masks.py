@@ -8,7 +8,7 @@ from typing import Any
 
 from pycocotools import mask as coco
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 
 
 def decoded_mask(mask: Mapping[str, Any]) -> Array:

@@ -12,19 +12,19 @@ from typing import Any
 
 import httpx
 
-from gateway.domain.access import Address
-from gateway.domain.activation import Activation
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.inventory import CPU
-from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.ports import Loaded, Replayed, SettingsStanding, VersionStatus
-from gateway.domain.selection import Candidate
-from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.domain.verdict import Measurement
-from gateway.domain.vitals import Vitals
-from gateway.frontends.control.about import About
-from gateway.frontends.control.server import ControlFrontend
-from gateway.frontends.control.settings import ControlServerSettings
+from gateway.common.domain.access import Address
+from gateway.common.domain.activation import Activation
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.manifest import Artifact, Variant
+from gateway.common.domain.selection import Candidate
+from gateway.common.domain.statistics import Placement, ServableStatistics
+from gateway.common.domain.verdict import Measurement
+from gateway.serving.domain.ports import Loaded, Replayed, SettingsStanding, VersionStatus
+from gateway.serving.domain.vitals import Vitals
+from gateway.serving.frontends.control.about import About
+from gateway.serving.frontends.control.server import ControlFrontend
+from gateway.serving.frontends.control.settings import ControlServerSettings
 
 ACTIVATION: dict[str, Any] = {
     "slot": "meter",

@@ -243,7 +243,7 @@ def copy_model(model: str, folder: Path, version: str = "1", name: str = "") -> 
 
 def documented() -> set[str]:
     """Return the metrics that METRICS.md describes."""
-    return set(re.findall(r"`(edge_gateway_\w+)`", (ROOT / "gateway" / "observe" / "METRICS.md").read_text()))
+    return set(re.findall(r"`(edge_gateway_\w+)`", (ROOT / "gateway/serving/observe/METRICS.md").read_text()))
 
 
 def _notify_socket() -> tuple[socket.socket, str]:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fleet.publisher.repository import blob_file, metadata_file, root_versions, target_file
 from fleet.publisher.roles import TARGETS
-from gateway.domain.activation import Activation, Installed
-from gateway.domain.assignment import Target
-from gateway.domain.signed_release import read_release
-from gateway.store.active import Active, committed, read_active, write_active
-from gateway.store.blobs import LocalBlobs
-from gateway.store.materialised import materialise
+from gateway.common.domain.activation import Activation, Installed
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.signed_release import read_release
+from gateway.common.store.active import Active, committed, read_active, write_active
+from gateway.common.store.blobs import LocalBlobs
+from gateway.device.store.materialised import materialise
 from tests.simulators.fleet_repository import FleetRepository
 
 

@@ -1,4 +1,4 @@
-"""Scenario for `power`: the operations of `gateway.files.durable` and a download, to observe their system calls.
+"""Scenario for `power`: the operations of `gateway.common.files.durable` and a download, to observe their system calls.
 
 ext4 and xfs write names in order, so a later fsync hides a missing one. Other file systems do not. The calls show that
 each name is synced.
@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.domain.manifest import Artifact
-from gateway.files import durable
-from gateway.store.blobs import LocalBlobs
-from gateway.store.materialised import materialise, sweep
-from gateway.store.settings import StoreSettings
+from gateway.common.domain.manifest import Artifact
+from gateway.common.files import durable
+from gateway.common.store.blobs import LocalBlobs
+from gateway.common.store.settings import StoreSettings
+from gateway.device.store.materialised import materialise, sweep
 from tests.simulators.store_update import CONTENTS, VARIANT, digest, release
 
 CALLS = {

@@ -11,26 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
-from gateway.domain.events import Event
-from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.inventory import Board, Cpu, Inventory
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.ports import Loaded
-from gateway.domain.profile import Budget as ProfileBudget
-from gateway.domain.profile import DeviceMatch, LadderStep, Profile
-from gateway.domain.release import Release, bare_variant
-from gateway.domain.selection import Site
-from gateway.domain.tensor import Datatype, Tensor, Tensors
-from gateway.domain.verdict import Joining, Measurement, RuntimeStatus, SessionBudget, Signature, Verdict
-from gateway.engine.batch_pass import BatchPass
-from gateway.engine.engine import Engine
-from gateway.engine.loader import Loader
-from gateway.engine.pauses import Pauses
-from gateway.engine.quotas import quotas
-from gateway.engine.registry import Registry
-from gateway.engine.repository import ModelRepository
-from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.events import Event
+from gateway.common.domain.inventory import Board, Cpu, Inventory
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.profile import Budget as ProfileBudget
+from gateway.common.domain.profile import DeviceMatch, LadderStep, Profile
+from gateway.common.domain.release import Release, bare_variant
+from gateway.common.domain.selection import Site
+from gateway.common.domain.tensor import Datatype, Tensor, Tensors
+from gateway.common.domain.verdict import Joining, Measurement, RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.ports import Loaded
+from gateway.serving.engine.batch_pass import BatchPass
+from gateway.serving.engine.engine import Engine
+from gateway.serving.engine.loader import Loader
+from gateway.serving.engine.pauses import Pauses
+from gateway.serving.engine.quotas import quotas
+from gateway.serving.engine.registry import Registry
+from gateway.serving.engine.repository import ModelRepository
+from gateway.serving.engine.settings import EngineSettings, SelectionSettings
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.clock import Clocks, read_clocks
-from gateway.agent.config import AgentConfig
-from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.fetch.certificate import with_certificate
-from gateway.agent.report import reporting
-from gateway.agent.report.report import document, read_standing
-from gateway.agent.report.reporting import report
-from gateway.agent.report.telemetry import ReportInput
-from gateway.agent.settings import AgentSettings, DiagnosticsSettings, ReportSettings
-from gateway.agent.signals import Alarm
-from gateway.agent.state.identity import DeviceIdentity
-from gateway.agent.state.polled import PollResult
-from gateway.agent.state.storage import opened, opened_for_reading
-from gateway.agent.update import work
-from gateway.domain.probation import ProbationSettings
-from gateway.store.settings import StoreSettings
-from gateway.transfer.connection import ConnectionPool
-from gateway.transfer.settings import FetchSettings
+from gateway.common.domain.probation import ProbationSettings
+from gateway.common.store.settings import StoreSettings
+from gateway.common.transfer.connection import ConnectionPool
+from gateway.common.transfer.settings import FetchSettings
+from gateway.device.agent.clock import Clocks, read_clocks
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.enrol import EnrolmentInput, enrol
+from gateway.device.agent.fetch.certificate import with_certificate
+from gateway.device.agent.report import reporting
+from gateway.device.agent.report.report import document, read_standing
+from gateway.device.agent.report.reporting import report
+from gateway.device.agent.report.telemetry import ReportInput
+from gateway.device.agent.settings import AgentSettings, DiagnosticsSettings, ReportSettings
+from gateway.device.agent.signals import Alarm
+from gateway.device.agent.state.identity import DeviceIdentity
+from gateway.device.agent.state.polled import PollResult
+from gateway.device.agent.state.storage import opened, opened_for_reading
+from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_controller import FleetController, Told
 from tests.simulators.fleet_repository import FleetRepository

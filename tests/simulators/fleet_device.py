@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 import pytest
 
 from fleet.publisher.releases import Terms
-from gateway.agent.control import DaemonClient
-from gateway.agent.settings import ControlClientSettings
-from gateway.store.plain import file_digest
+from gateway.common.store.plain import file_digest
+from gateway.device.agent.control import DaemonClient
+from gateway.device.agent.settings import ControlClientSettings
 from tests.simulators import runtime_only
 from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
 from tests.simulators.hammer import Hammer
 
-AGENT = (runtime_only.interpreter(), "-m", "gateway.agent")
+AGENT = (runtime_only.interpreter(), "-m", "gateway.device.agent")
 DEVICE, SLOT = "door-1", "meter-reader"
 SETTINGS: dict[str, dict[str, Any]] = {
     "probation": {"duration_s": 0.3, "snapshot_every_s": 0.1, "slower_factor": 30.0},

@@ -27,8 +27,8 @@ from fleet.controller.serving.identity import Recognition
 from fleet.controller.serving.server import Bound, Server, stacked
 from fleet.controller.serving.settings import ServingSettings
 from fleet.controller.serving.tls import server_context
-from gateway.domain.access import Address
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.access import Address
+from gateway.common.domain.errors import Fault, RequestError
 
 LOOPBACK = Address("127.0.0.1", 0)
 

@@ -43,11 +43,11 @@ from fleet.publisher.roles import (
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.software import plan_software, read_variant
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
-from gateway.domain.manifest import Artifact
-from gateway.domain.signed_release import SignedRelease, SignedVariant, target_path
-from gateway.trust.assignment_form import assignment_metadata
-from gateway.trust.targets import Withdrawal
+from gateway.common.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.signed_release import SignedRelease, SignedVariant, target_path
+from gateway.common.trust.assignment_form import assignment_metadata
+from gateway.common.trust.targets import Withdrawal
 
 MANIFEST = """schema = 1
 name = "{model}"

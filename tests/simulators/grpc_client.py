@@ -16,10 +16,10 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from gateway.domain.access import Address
-from gateway.frontends.grpc_v2.calls import INFER
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.http2 import frames
+from gateway.common.domain.access import Address
+from gateway.serving.frontends.grpc_v2.calls import INFER
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.http2 import frames
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 METADATA = INFER.replace("ModelInfer", "ModelMetadata")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.domain.access import Address, Security
-from gateway.frontends.grpc_v2.service.inference import InferenceService
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.server import GrpcServer
-from gateway.frontends.pools import Pools
-from gateway.frontends.regions import Regions
-from gateway.frontends.settings import ShareSettings
+from gateway.common.domain.access import Address, Security
+from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 
-from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.tensor import Array, Datatype, Tensor
-from gateway.engine.decode_pool import DecodePool
-from gateway.engine.settings import EngineSettings
+from gateway.common.domain.tensor import Array, Datatype, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.engine.decode_pool import DecodePool
+from gateway.serving.engine.settings import EngineSettings
 from tests.simulators.inference import SimulatedInference
 
 COUNT = 20_000

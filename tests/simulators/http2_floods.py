@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from tests.simulators.http2_peer import ASKED, REQUEST, data, headers
 
 Flood = Callable[[], Iterator[bytes]]

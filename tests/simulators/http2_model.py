@@ -13,19 +13,19 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Http2Connection
-from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import (
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.connection import Http2Connection
+from gateway.serving.frontends.grpc_v2.http2.errors import Code
+from gateway.serving.frontends.grpc_v2.http2.events import (
     DataReceived,
     PingAcknowledged,
     RequestReceived,
     StreamDropped,
     StreamOpened,
 )
-from gateway.frontends.grpc_v2.http2.limits import Http2Limits
-from gateway.frontends.grpc_v2.http2.requests import read_request
-from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from gateway.serving.frontends.grpc_v2.http2.streams import Stream
 from tests.simulators.http2_peer import HEAD, TRAILERS
 
 Codes = h2.settings.SettingCodes

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Http2Connection
-from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Event, StreamOpened
-from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
-from gateway.frontends.grpc_v2.http2.limits import Http2Limits
-from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.http2.requests import read_request
-from gateway.frontends.grpc_v2.http2.sender import FieldBlock
-from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.connection import Http2Connection
+from gateway.serving.frontends.grpc_v2.http2.errors import Code
+from gateway.serving.frontends.grpc_v2.http2.events import Event, StreamOpened
+from gateway.serving.frontends.grpc_v2.http2.hpack import Headers, encode
+from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.serving.frontends.grpc_v2.http2.reader import NOTHING
+from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from gateway.serving.frontends.grpc_v2.http2.sender import FieldBlock
+from gateway.serving.frontends.grpc_v2.http2.streams import Stream
 
 SECOND_NS = 1_000_000_000
 ASKED: Headers = (

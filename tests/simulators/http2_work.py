@@ -11,15 +11,15 @@ from typing import Any
 
 import hpack
 
-from gateway.domain.access import Security
-from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Http2Limits
-from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.connection import GrpcConnection
-from gateway.frontends.grpc_v2.transport.sockets import READ_BYTES
-from gateway.frontends.peer import Peer
+from gateway.common.domain.access import Security
+from gateway.serving.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2.hpack import encode
+from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.serving.frontends.grpc_v2.http2.reader import NOTHING
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport.connection import GrpcConnection
+from gateway.serving.frontends.grpc_v2.transport.sockets import READ_BYTES
+from gateway.serving.frontends.peer import Peer
 from tests.simulators.grpc_gateway import Gateway
 from tests.simulators.http2_floods import LARGE_ENTRY
 from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, data, headers

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from gateway.domain.infer import InferRequest
-from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
-from gateway.domain.tensor import Array, Datatype, Tensor
+from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.tensor import Array, Datatype, Tensor
+from gateway.serving.domain.infer import InferRequest
 from tests.simulators.engine_rig import manifest
 
 ORIENTATION = 0x0112

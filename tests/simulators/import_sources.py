@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from gateway.domain.manifest import TensorSpec
-from gateway.domain.onnx_file import read_onnx
-from gateway.domain.onnx_header import read_onnx_header
-from gateway.domain.tensor import DATATYPES
-from gateway.domain.verdict import Signature
-from gateway.importing.collect import read_documents, source_folder
-from gateway.importing.settings import ImportSettings
-from gateway.importing.source import Documents, SourceModel
+from gateway.common.domain.manifest import TensorSpec
+from gateway.common.domain.onnx_file import read_onnx
+from gateway.common.domain.tensor import DATATYPES
+from gateway.common.domain.verdict import Signature
+from gateway.serving.domain.onnx_header import read_onnx_header
+from gateway.workshop.importing.collect import read_documents, source_folder
+from gateway.workshop.importing.settings import ImportSettings
+from gateway.workshop.importing.source import Documents, SourceModel
 
 IMAGE_PX = 8
 CLASSES = ("cat", "dog", "eel")

@@ -8,18 +8,18 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gateway.domain.errors import RequestError
-from gateway.domain.infer import InferRequest
-from gateway.domain.tensor import Datatype, encode_raw
-from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
-from gateway.frontends.grpc_v2.codec.decode import decode_request
-from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
-from gateway.frontends.grpc_v2.codec.protobuf import field_header
-from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.typed import FIELDS
-from gateway.frontends.grpc_v2.service.message_memory import MessageMemory
-from gateway.frontends.pools import Pools
-from gateway.frontends.regions import Regions
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.tensor import Datatype, encode_raw
+from gateway.serving.domain.infer import InferRequest
+from gateway.serving.frontends.grpc_v2.calls import CallInfo, parse_message
+from gateway.serving.frontends.grpc_v2.codec.decode import decode_request
+from gateway.serving.frontends.grpc_v2.codec.infer_codec import InferCodec
+from gateway.serving.frontends.grpc_v2.codec.protobuf import field_header
+from gateway.serving.frontends.grpc_v2.codec.protocol import message
+from gateway.serving.frontends.grpc_v2.codec.typed import FIELDS
+from gateway.serving.frontends.grpc_v2.service.message_memory import MessageMemory
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.frontends.regions import Regions
 from tests.simulators.grpc_gateway import UNDIVIDED
 
 NOW_NS = 10**12

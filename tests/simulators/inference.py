@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.ports import IndexEntry, Pending, Sink
-from gateway.domain.postprocess import classify
-from gateway.domain.sizes import RequestSizes, request_sizes
-from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.domain.tensor import Datatype, Tensor
-from gateway.engine.decode_pool import DecodePool
-from gateway.engine.settings import EngineSettings
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.statistics import Placement, ServableStatistics
+from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.ports import IndexEntry, Pending, Sink
+from gateway.serving.domain.postprocess import classify
+from gateway.serving.domain.sizes import RequestSizes, request_sizes
+from gateway.serving.engine.decode_pool import DecodePool
+from gateway.serving.engine.settings import EngineSettings
 
 VARIANT = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
 

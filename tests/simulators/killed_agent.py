@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gateway.agent import events
-from gateway.agent.cli import main as edge_agent
+from gateway.device.agent import events
+from gateway.device.agent.cli import main as edge_agent
 from tests.simulators.syscalls import Traced
 
 

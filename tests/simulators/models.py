@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.tensor import Datatype
 from tests.simulators import models_litert
 
 ONNX_TYPES = {

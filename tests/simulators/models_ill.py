@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.store.plain import file_digest
+from gateway.common.store.plain import file_digest
 from tests.simulators import models_litert
 from tests.simulators.daemon import SHIPPED
 from tests.simulators.fleet_device import ONE_VARIANT, Change, exchange_artifact, keep_variant

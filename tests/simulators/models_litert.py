@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
 
 TYPES = {
     Datatype.BOOL: "BOOL",

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
-from gateway.domain.ports import InferenceEngine
-from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.settings.broker import MqttSettings
-from gateway.frontends.mqtt.settings.route import MqttRoute
+from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.domain.ports import InferenceEngine
+from gateway.serving.frontends.mqtt.frontend import MqttFrontend
+from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.inference import VARIANT, SimulatedInference, identity
 
 ID = "gw"

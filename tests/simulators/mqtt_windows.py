@@ -10,18 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.inbound.routing import Router
-from gateway.frontends.mqtt.journal.journal import FILE, Recovered, SampleJournal
-from gateway.frontends.mqtt.journal.records import Record, read_frames
-from gateway.frontends.mqtt.journal.writer import CommitRhythm
-from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.outbound.context import RouteContext
-from gateway.frontends.mqtt.pipeline.pipeline import Pipeline
-from gateway.frontends.mqtt.settings.broker import MqttSettings
-from gateway.frontends.mqtt.settings.route import MqttChannel, MqttRoute
-from gateway.frontends.mqtt.settings.samples import MqttTime
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.mqtt.inbound.routing import Router
+from gateway.serving.frontends.mqtt.journal.journal import FILE, Recovered, SampleJournal
+from gateway.serving.frontends.mqtt.journal.records import Record, read_frames
+from gateway.serving.frontends.mqtt.journal.writer import CommitRhythm
+from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.serving.frontends.mqtt.outbound.context import RouteContext
+from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
+from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
+from gateway.serving.frontends.mqtt.settings.samples import MqttTime
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import FAST
 

@@ -20,8 +20,8 @@ from fleet.controller.database.seen import LastSeenBuffer
 from fleet.controller.rollouts.state import DeviceState
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
-from gateway.domain.assignment import Assignment
-from gateway.trust.assignment import verify_assignment
+from gateway.common.domain.assignment import Assignment
+from gateway.common.trust.assignment import verify_assignment
 from tests.simulators.rolled_fleet import SLOT, RolledFleet
 
 CERTIFICATE_LIFE = timedelta(days=3650)
@@ -73,7 +73,7 @@ class OfferedDevice:
             self.committed = target.sha256
 
     def report(self) -> None:
-        """Report the slot's state, as gateway/agent/report/telemetry.py does."""
+        """Report the slot's state, as gateway/device/agent/report/telemetry.py does."""
         target = self.assignment.slots.get(SLOT) if self.assignment else None
         if self.assignment is None or target is None:
             return

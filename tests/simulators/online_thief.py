@@ -14,8 +14,8 @@ from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, MetaFile, TargetFile, Targets
 
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
-from gateway.domain.assignment import Assignment, Target
-from gateway.trust.assignment_form import assignment_metadata
+from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.trust.assignment_form import assignment_metadata
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.trusting_device import folder_files
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.domain.policy import Policy, blackout_documents
-from gateway.domain.release_form import SCHEMA, document_bytes
+from gateway.common.domain.policy import Policy, blackout_documents
+from gateway.common.domain.release_form import SCHEMA, document_bytes
 
 
 def policy_bytes(policy: Policy) -> bytes:

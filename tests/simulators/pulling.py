@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.pull.bucket import BucketPlace
-from gateway.pull.manifest import MANIFESTS, TITLE
-from gateway.pull.pull import PulledRelease, PullRequest, pull_release
-from gateway.pull.reference import read_reference
-from gateway.pull.settings import PullSettings
-from gateway.pull.sources import PullAccess
-from gateway.transfer.connection import ConnectionPool
+from gateway.common.transfer.connection import ConnectionPool
+from gateway.workshop.pull.bucket import BucketPlace
+from gateway.workshop.pull.manifest import MANIFESTS, TITLE
+from gateway.workshop.pull.pull import PulledRelease, PullRequest, pull_release
+from gateway.workshop.pull.reference import read_reference
+from gateway.workshop.pull.settings import PullSettings
+from gateway.workshop.pull.sources import PullAccess
 from tests.simulators.daemon import SHIPPED
 
 QUICK = replace(

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import httpx
 
-from gateway.domain.access import Address, Security
-from gateway.frontends.http.direct import DirectConnection
-from gateway.frontends.pools import Pools
-from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.server import RestFrontend
-from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import SERVER_NAME, ShareSettings
+from gateway.common.domain.access import Address, Security
+from gateway.serving.frontends.http.direct import DirectConnection
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.frontends.regions import Regions
+from gateway.serving.frontends.rest_v2.server import RestFrontend
+from gateway.serving.frontends.rest_v2.settings import RestSettings
+from gateway.serving.frontends.settings import SERVER_NAME, ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)

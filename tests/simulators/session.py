@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.rows.proof import RowProof, RowTensors
-from gateway.domain.tensor import Array, Tensors
-from gateway.domain.verdict import SessionBudget, Signature
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import ModelManifest, Variant
+from gateway.common.domain.tensor import Array, Tensors
+from gateway.common.domain.verdict import SessionBudget, Signature
+from gateway.serving.domain.rows.proof import RowProof, RowTensors
 
 LENT_ROWS = 64
 SESSION_BYTES = 1_000_000

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.agent.config import load_config
-from gateway.agent.state.slot_state import read_state
-from gateway.agent.state.storage import opened_for_reading
-from gateway.domain.activation import Activation
+from gateway.common.domain.activation import Activation
+from gateway.device.agent.config import load_config
+from gateway.device.agent.state.slot_state import read_state
+from gateway.device.agent.state.storage import opened_for_reading
 from tests.simulators.daemon import WAIT_S, Daemon
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tritonclient.grpc as triton
 
-from gateway.agent.control import ControlClientSettings, DaemonClient
+from gateway.device.agent.control import ControlClientSettings, DaemonClient
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
 from tests.simulators.device_store import DeviceStore
 from tests.simulators.fleet_repository import FleetRepository

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.errors import RequestError
-from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
-from gateway.domain.ports import RawBatch, Submission
-from gateway.domain.tensor import Datatype, Raw, Tensor
-from gateway.engine.admission import Form
-from gateway.engine.ticket import Ticket
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.tensor import Datatype, Raw, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse, ResponseForm
+from gateway.serving.domain.ports import RawBatch, Submission
+from gateway.serving.engine.admission import Form
+from gateway.serving.engine.ticket import Ticket
 
 
 class Recorder:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from gateway.agent.cli import main
+from gateway.device.agent.cli import main
 
 
 def resolve(*_arguments: object, **_keywords: object) -> NoReturn:

@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 
 from fleet.publisher.repository import blob_file, metadata_file, root_versions, target_file
-from gateway.agent.update import software, software_work
-from gateway.domain.software_request import InstallRequest
-from gateway.domain.software_update import SoftwareUpdate, UnitState
-from gateway.observe.notify import Notifier
-from gateway.software.places import CONFIRMED, CURRENT, VersionFolder
-from gateway.software.record import InstallRecords
-from gateway.software.server import InstallerServer
-from gateway.software.settings import SoftwareSettings
-from gateway.software.units import UNITS
-from gateway.software.worker import InstallerWorker
-from gateway.store.roots import ROOT_HISTORY
+from gateway.common.notify import Notifier
+from gateway.common.store.roots import ROOT_HISTORY
+from gateway.device.agent.update import software, software_work
+from gateway.device.domain.software_request import InstallRequest
+from gateway.device.domain.software_update import SoftwareUpdate, UnitState
+from gateway.device.installer.places import CONFIRMED, CURRENT, VersionFolder
+from gateway.device.installer.record import InstallRecords
+from gateway.device.installer.server import InstallerServer
+from gateway.device.installer.settings import SoftwareSettings
+from gateway.device.installer.units import UNITS
+from gateway.device.installer.worker import InstallerWorker
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import pip_wheel, small_wheel
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.store.spool import Spool
-from gateway.store.spool_rows import Priority, SpooledRecord, SpoolRecord
+from gateway.device.store.spool import Spool
+from gateway.device.store.spool_rows import Priority, SpooledRecord, SpoolRecord
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 BOOT = "the only one"

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.simulators.models_made import shaped
 
 SIDE, CELL = 64, 16

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.update import Failure, Step
-from gateway.files import durable
-from gateway.store.blobs import LocalBlobs
-from gateway.store.journal import Journal
+from gateway.common.domain.update import Failure, Step
+from gateway.common.files import durable
+from gateway.common.store.blobs import LocalBlobs
+from gateway.device.store.journal import Journal
 from tests.simulators import store_update
 from tests.simulators.store_update import NOW, SETTINGS, SLOT, accept, activation, collect, digest, take
 

@@ -13,18 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.activation import Activation
-from gateway.domain.assignment import Assignment, Target
-from gateway.domain.manifest import Artifact
-from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
-from gateway.domain.update import Step, after
-from gateway.files import durable
-from gateway.store import materialised
-from gateway.store.active import committed, read_active, write_active
-from gateway.store.blobs import LocalBlobs
-from gateway.store.errors import StoreError
-from gateway.store.journal import Floors, Journal
-from gateway.store.settings import StoreSettings
+from gateway.common.domain.activation import Activation
+from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
+from gateway.common.domain.update import Step, after
+from gateway.common.files import durable
+from gateway.common.store.active import committed, read_active, write_active
+from gateway.common.store.blobs import LocalBlobs
+from gateway.common.store.errors import StoreError
+from gateway.common.store.settings import StoreSettings
+from gateway.device.store import materialised
+from gateway.device.store.journal import Floors, Journal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SLOT = "meter"

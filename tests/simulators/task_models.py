@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.domain.document import Table, read_document
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.document import Table, read_document
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
 from tests.simulators.engine_rig import manifest
 
 ROW_INPUT = TensorSpec("x", Datatype.FP32, (-1, 4))

@@ -1,6 +1,6 @@
 """Device reduced to its trust: verified metadata, floors and blobs, in memory.
 
-It gets files of the repository from `fetch`, decides by `gateway.trust`, and stores the result only if all of it
+It gets files of the repository from `fetch`, decides by `gateway.common.trust`, and stores the result only if all of it
 verified.
 
 The order of TUF's workflow is tuf's own (`TrustedMetadataSet`). Only the floors protect against rollback, as after a
@@ -22,21 +22,14 @@ from tuf.api.metadata import Metadata, TargetFile, Targets
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
-from gateway.domain.activation import Activation
-from gateway.domain.assignment import Assignment, Target
-from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
-from gateway.trust.chain import Chain
-from gateway.trust.distrust import Distrust
-from gateway.trust.floors import ASSIGNMENT, RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
-from gateway.trust.signatures import signers
-from gateway.trust.targets import (
-    check_hardware,
-    check_offer,
-    check_release,
-    check_target,
-    find_target,
-    floor_of,
-)
+from gateway.common.domain.activation import Activation
+from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.trust.assignment import DIRECTOR, read_signers, verify_assignment
+from gateway.common.trust.chain import Chain
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.floors import ASSIGNMENT, RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
+from gateway.common.trust.signatures import signers
+from gateway.common.trust.targets import check_hardware, check_offer, check_release, check_target, find_target, floor_of
 
 Fetch = Callable[[str], bytes]
 """Return a file of the repository. Raise KeyError if it is withheld or does not exist."""

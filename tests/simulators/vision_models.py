@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.document import Table
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Array, Datatype
+from gateway.common.domain.document import Table
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Array, Datatype
 
 COCO = tuple(f"class-{index}" for index in range(80))
 

@@ -13,7 +13,7 @@ DISTRIBUTION = "edge_inference_gateway"
 METADATA = "Metadata-Version: 2.1\nName: edge-inference-gateway\nVersion: {version}\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 PROGRAM = 'import sys\n\nprint("{program}", "{version}" if sys.argv[1:] == ["--version"] else sys.argv[1:])\n'
-MODULES = {"edge-gateway": "gateway", "edge-agent": "gateway/agent", "edge-software": "gateway/software"}
+MODULES = {"edge-gateway": "gateway", "edge-agent": "gateway/device/agent", "edge-software": "gateway/device/installer"}
 
 
 def pip_wheel() -> Path:

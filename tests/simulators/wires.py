@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.frontends.grpc_v2.transport.listening_socket import SocketProtocol
-from gateway.frontends.grpc_v2.transport.sockets import Sockets, SocketTransport
+from gateway.serving.frontends.grpc_v2.transport.listening_socket import SocketProtocol
+from gateway.serving.frontends.grpc_v2.transport.sockets import Sockets, SocketTransport
 
 BIG = random.Random(5).randbytes(800_000)
 

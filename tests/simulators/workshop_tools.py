@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.manifest import ModelManifest
-from gateway.domain.manifest_toml import read_manifest
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest_toml import read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv" / "workshop"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 
 BINS = 16
 """Distances of which each side of a box is a weighted mean."""

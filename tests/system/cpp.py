@@ -13,9 +13,7 @@ from pathlib import Path
 from tests.system.installation import REPOSITORY, run
 
 SOURCE = Path(__file__).with_name("peers") / "client.cc"
-PROTOS = [
-    REPOSITORY / "gateway" / "frontends" / "grpc_v2" / "codec" / f"{name}.proto" for name in ("inference", "health")
-]
+PROTOS = [REPOSITORY / "gateway/serving/frontends/grpc_v2/codec" / f"{name}.proto" for name in ("inference", "health")]
 COMPILE = ("g++", "-std=c++17", "-O0", "-c")  # 13 s of one core; -O2 takes several times as long
 LINK = ("-Wl,--copy-dt-needed-entries", "-lgrpc++", "-lgrpc", "-lprotobuf")
 PROGRAMS = ("g++", "protoc", "grpc_cpp_plugin")

@@ -15,18 +15,18 @@ from typing import Any
 import grpc.aio
 
 from gateway.cli import main
-from gateway.domain.access import Address, Security
-from gateway.domain.errors import RequestError
-from gateway.domain.parameters import deadline_ns
-from gateway.domain.problem import WAITING_HELPS, error_text
-from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import CallInfo, Rpc, RpcKind
-from gateway.frontends.grpc_v2.framing import PREFIX
-from gateway.frontends.grpc_v2.service.inference import InferenceService
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport import server
-from gateway.frontends.grpc_v2.transport.replies import GRPC_STATUS
-from gateway.frontends.peer import Peer
+from gateway.common.domain.access import Address, Security
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.problem import WAITING_HELPS, error_text
+from gateway.serving.domain.parameters import deadline_ns
+from gateway.serving.frontends.authentication import Authentication
+from gateway.serving.frontends.grpc_v2.calls import CallInfo, Rpc, RpcKind
+from gateway.serving.frontends.grpc_v2.framing import PREFIX
+from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport import server
+from gateway.serving.frontends.grpc_v2.transport.replies import GRPC_STATUS
+from gateway.serving.frontends.peer import Peer
 
 COMMAND = (sys.executable, "-m", "tests.system.grpcio_daemon")
 

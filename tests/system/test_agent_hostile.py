@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
-from gateway.agent.config import AgentConfig
-from gateway.agent.state.storage import opened_for_reading
-from gateway.domain.assignment import Target
-from gateway.store.journal_rows import Floors
+from gateway.common.domain.assignment import Target
+from gateway.device.agent.config import AgentConfig
+from gateway.device.agent.state.storage import opened_for_reading
+from gateway.device.store.journal_rows import Floors
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice, fleet_device
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
@@ -155,7 +155,7 @@ def check_refused(device: FleetDevice, reason: str, raised: dict[str, str]) -> N
 
 
 OFTEN = {"an unsigned model", "forged owner metadata", "other tensors in the slot"}
-"""Cases in `make test`; there, all of them are held against verification alone (tests/unit/trust/test_hostile.py)."""
+"""Cases in `make test`; there, verification alone meets all of them (tests/unit/common/trust/test_hostile.py)."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in OFTEN else pytest.mark.long) for c in CASES])

@@ -23,7 +23,7 @@ DEVICE = "door-1"
 VERBS = (["bootstrap"], ["sync", "--json"], ["status", "--json"], ["verify", "--json"])
 SCRIPT = """
 import json, os, sys
-from gateway.agent.cli import main
+from gateway.device.agent.cli import main
 stores, verbs = json.loads(sys.argv[1])
 codes = [main([*verb, "--state", store]) for store in stores for verb in verbs]
 print("\\nended", json.dumps([codes, os.geteuid(), os.getgroups()]))

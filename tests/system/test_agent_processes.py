@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent import events
-from gateway.domain.policy import Policy
+from gateway.common.domain.policy import Policy
+from gateway.device.agent import events
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
 from tests.simulators.policy_document import policy_bytes

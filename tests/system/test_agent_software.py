@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.settings import InstallerSettings
-from gateway.domain.assignment import SOFTWARE_SLOT, Target
-from gateway.domain.policy import Policy
-from gateway.domain.software_choice import Choice, choose
-from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
-from gateway.domain.update import Tried
-from gateway.software.places import CURRENT
+from gateway.common.domain.assignment import SOFTWARE_SLOT, Target
+from gateway.common.domain.policy import Policy
+from gateway.common.domain.update import Tried
+from gateway.device.agent.settings import InstallerSettings
+from gateway.device.domain.software_choice import Choice, choose
+from gateway.device.domain.software_update import Phase, SoftwareUpdate, environment_name
+from gateway.device.installer.places import CURRENT
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators import software_device as installer
 from tests.simulators.enrolled_device import DEVICE, Device, enrolled_device

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.state.identity import bootstrap, read_identity
-from gateway.store.settings import JournalSettings
+from gateway.common.store.settings import JournalSettings
+from gateway.device.agent.state.identity import bootstrap, read_identity
 from tests.simulators.bad_server import BadServer, silence, trickle
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_repository import FleetRepository
@@ -44,7 +44,7 @@ connect_timeout_s = 600.0
 {wake}
 """
 NOBODY = "http://127.0.0.1:1/"
-AGENT = ("gateway.agent",)
+AGENT = ("gateway.device.agent",)
 
 
 @dataclass

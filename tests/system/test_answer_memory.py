@@ -21,8 +21,8 @@ from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from gateway.frontends.mqtt.journal.journal import FILE
-from gateway.frontends.mqtt.journal.records import SampleRecord, framed
+from gateway.serving.frontends.mqtt.journal.journal import FILE
+from gateway.serving.frontends.mqtt.journal.records import SampleRecord, framed
 from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
 

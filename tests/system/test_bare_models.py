@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.tensor import Datatype
 from tests.simulators import models, models_litert
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
-from gateway.domain.errors import UnreachableError
+from gateway.common.domain.errors import UnreachableError
+from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys
 from tests.simulators.authority import Authority
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHIPPED, SHORT_TRIALS, copy_model, running
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from gateway.domain.errors import UnreachableError
+from gateway.common.domain.errors import UnreachableError
 from tests.simulators.daemon import copy_model
 from tests.simulators.device_store import flip_bit
 from tests.simulators.signed_device import VARIANT, SignedDevice, index

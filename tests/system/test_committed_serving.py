@@ -10,8 +10,8 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
-from gateway.agent.control import DaemonRefusedError
-from gateway.store.active import retired, write_active
+from gateway.common.store.active import retired, write_active
+from gateway.device.agent.control import DaemonRefusedError
 from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, copy_model, golden
 from tests.simulators.hammer import hammering
 from tests.simulators.signed_device import VARIANT, SignedDevice, index, poisoned

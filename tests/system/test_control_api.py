@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.control import DaemonRefusedError
+from gateway.device.agent.control import DaemonRefusedError
 from tests.simulators import modules
 from tests.simulators.daemon import ANYWHERE, copy_model
 from tests.simulators.hammer import hammering

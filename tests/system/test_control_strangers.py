@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.agent.control import DaemonClient
-from gateway.agent.settings import ControlClientSettings
+from gateway.device.agent.control import DaemonClient
+from gateway.device.agent.settings import ControlClientSettings
 from tests.simulators.daemon import Daemon
 
 HOLD = """

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.controller.app import Controller, Origin
 from fleet.controller.config import FleetConfig
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.controller import controlling, free_port
 from tests.simulators.operator import operator
 
@@ -95,6 +95,6 @@ def test_a_device_that_does_not_know_the_ca_is_told_the_option(tmp_path: Path) -
     with controlling(tmp_path) as running:
         (tmp_path / "token").write_text("efe_any")
         words = ["enrol", running.url, "--token-file", str(tmp_path / "token"), "--state", str(tmp_path / "state")]
-        command = [sys.executable, "-m", "gateway.agent", *words]
+        command = [sys.executable, "-m", "gateway.device.agent", *words]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "edge-agent enrol … --ca FILE" in done.stderr) == (3, True), done.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controller.database import certificates, telemetry
-from gateway.agent.fetch.certificate import CA_FILE, read_held
+from gateway.device.agent.fetch.certificate import CA_FILE, read_held
 from tests.simulators.authority import ca_of_the_guide
 from tests.simulators.fleet_device import DEVICE, FleetDevice
 from tests.simulators.member_device import PATIENT

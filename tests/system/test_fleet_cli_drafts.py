@@ -17,7 +17,7 @@ from fleet.controller.database.devices import Running
 from fleet.publisher.drafts import read_draft
 from fleet.publisher.keys import make_key
 from fleet.publisher.verify import verify
-from gateway.domain.release_form import TIME_FORMAT
+from gateway.common.domain.release_form import TIME_FORMAT
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator
 

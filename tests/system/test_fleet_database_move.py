@@ -27,7 +27,7 @@ from fleet.controller.database.move import Contents
 from fleet.controller.database.place import DatabaseLocation, read_place
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import metadata
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.asking import want
 from tests.simulators.controller import controlling, free_port
 from tests.simulators.databases import KINDS, NOW, content, copied, made, shape, url

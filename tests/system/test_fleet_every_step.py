@@ -25,7 +25,7 @@ from fleet.client.client import Json
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import read_spec
 from fleet.publisher.verify import verify
-from gateway.terminal.program import FINDING, UNREACHABLE
+from gateway.common.terminal.program import FINDING, UNREACHABLE
 from tests.simulators.databases import KINDS
 from tests.simulators.played_fleet import QUICK, Asked, Played, simulating
 from tests.simulators.postgres import FAST, own_cluster

@@ -21,7 +21,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.database import certificates, desired, devices, events, telemetry
 from fleet.controller.database.devices import Device
 from fleet.controller.monitoring.settings import AlertSettings
-from gateway.agent.fetch.certificate import read_held
+from gateway.device.agent.fetch.certificate import read_held
 from tests.simulators import models_ill
 from tests.simulators.asking import enrolment_token
 from tests.simulators.daemon import ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from fleet.controller.access import Role
-from gateway.domain.policy import Policy
+from gateway.common.domain.policy import Policy
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device
 from tests.simulators.operator import until

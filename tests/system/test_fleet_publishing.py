@@ -21,7 +21,7 @@ from fleet.client.workspace import upload_file
 from fleet.publisher.releases import Terms, model_files, plan_release, read_model
 from fleet.publisher.signing import signed_with
 from fleet.publisher.verify import verify
-from gateway.domain.manifest import Artifact
+from gateway.common.domain.manifest import Artifact
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice
 from tests.simulators.fleet_repository import model_folder

@@ -23,7 +23,7 @@ def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
     made = Publisher(tmp_path_factory.mktemp("publisher"))
     made.begin()
     program = made.folder / "edge-software"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gateway.software "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gateway.device.installer "$@"\n')
     program.chmod(0o755)
     for name in ("sam", "sue"):
         made.run("keys", "new", name)
@@ -61,7 +61,7 @@ def test_a_release_is_tried_signed_by_two_and_published(publisher: Publisher, tm
     ("files", "said"),
     [
         ({"gateway/__main__.py": "raise SystemExit('broken')\n"}, "edge-gateway --version' ended with 1: broken"),
-        ({"gateway/software/__main__.py": "print('edge-software 7')\n"}, "edge-software 0.3.0 was expected"),
+        ({"gateway/device/installer/__main__.py": "print('edge-software 7')\n"}, "edge-software 0.3.0 was expected"),
     ],
 )
 def test_programs_that_do_not_start_are_not_added(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.settings import InstallerSettings
-from gateway.domain.assignment import SOFTWARE_SLOT
-from gateway.domain.software_update import Phase
-from gateway.software.places import CURRENT
+from gateway.common.domain.assignment import SOFTWARE_SLOT
+from gateway.device.agent.settings import InstallerSettings
+from gateway.device.domain.software_update import Phase
+from gateway.device.installer.places import CURRENT
 from tests.contract.test_fleet_agent import DEVICE, SPEC, Fleet, fleet
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators.software_device import FIRST, Device, running, socket_activated, wheels

@@ -27,7 +27,7 @@ from fleet.controller.control.settings import MaintenanceSettings
 from fleet.controller.database.tail import position
 from fleet.controller.monitoring.settings import AlertSettings, MetricsSettings, OtlpSettings
 from fleet.controller.serving.tls import server_context
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.receiver import Posted, Receiver, Said, receiving

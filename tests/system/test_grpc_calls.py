@@ -13,8 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Datatype
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
 from tests.simulators import models
 from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 

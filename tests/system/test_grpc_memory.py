@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.frontends.grpc_v2.http2 import frames
+from gateway.serving.frontends.grpc_v2.http2 import frames
 from tests.simulators.daemon import Daemon, golden, running
 from tests.simulators.http2_peer import WELCOME, Said, asked, data, headers, parsed
 

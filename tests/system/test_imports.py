@@ -22,20 +22,20 @@ def loaded(module):
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("module", ["gateway.daemon", "gateway.cli", "gateway.config"])
+@pytest.mark.parametrize("module", ["gateway.serving.daemon", "gateway.cli", "gateway.serving.config"])
 def test_importing_is_cheap(module):
     assert loaded(module) & HEAVY == set()
 
 
 def test_logs_do_not_bring_rich_which_others_may_still_import():
     assert (
-        loaded("gateway.observe.logs as logs; logs.configure_logging(); logs.get_logger('a').info('b')")
+        loaded("gateway.common.logs as logs; logs.configure_logging(); logs.get_logger('a').info('b')")
         & {
             *("rich", "attr", "pygments"),
         }
         == set()
     )
-    assert "rich" in loaded("gateway.observe.logs as logs; logs.configure_logging(); import rich.console")
+    assert "rich" in loaded("gateway.common.logs as logs; logs.configure_logging(); import rich.console")
 
 
 def maps(daemon):
@@ -61,7 +61,7 @@ def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
 
 
 def test_the_service_of_grpc_needs_no_grpcio():
-    code = "gateway.frontends.grpc_v2.service.inference as s; s.message('inference.ModelInferRequest')"
+    code = "gateway.serving.frontends.grpc_v2.service.inference as s; s.message('inference.ModelInferRequest')"
     assert loaded(code) & HEAVY == {"google"}
 
 

@@ -128,7 +128,7 @@ def test_every_module_is_compiled_under_its_final_path() -> None:
     for package in ("gateway", "numpy", "tuf", "cryptography", "onnxruntime", "litestar", "google"):
         missing = [source for source in (_packages() / package).rglob("*.py") if not _byte_code(source).is_file()]
         assert not missing
-    compiled = _byte_code(_packages() / "gateway" / "daemon.py").read_bytes()
+    compiled = _byte_code(_packages() / "gateway/serving/daemon.py").read_bytes()
     assert int.from_bytes(compiled[4:8], "little") == UNCHECKED_HASH
     assert (
         f"/usr/local/lib/edge-gateway/versions/{(installed() / VENV).resolve().name}/lib/python3".encode() in compiled

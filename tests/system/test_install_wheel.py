@@ -54,7 +54,7 @@ def test_nothing_else_travels(names: set[str]) -> None:
 
 
 def test_models_profiles_and_descriptors_are_among_them(names: set[str]) -> None:
-    assert "gateway/frontends/grpc_v2/codec/descriptors.binpb" in names
+    assert "gateway/serving/frontends/grpc_v2/codec/descriptors.binpb" in names
     assert "gateway/_share/device_profiles/generic-x86.toml" in names
     assert "gateway/_share/models/meter-reader/1/manifest.toml" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import DelegatedRole
 
-from gateway.agent.fetch.folder import FolderSource
-from gateway.agent.fetch.repository import SignedRepository
-from gateway.agent.settings import RepositorySettings
-from gateway.trust.distrust import Distrust, Reason
+from gateway.common.trust.distrust import Distrust, Reason
+from gateway.device.agent.fetch.folder import FolderSource
+from gateway.device.agent.fetch.repository import SignedRepository
+from gateway.device.agent.settings import RepositorySettings
 from tests.conformance.publisher import Publisher
 
 OWNERS = ("acme", "zeta")
@@ -22,9 +22,9 @@ PROGRAM = """
 import sys
 from datetime import datetime
 from pathlib import Path
-from gateway.agent.fetch.folder import FolderSource
-from gateway.agent.fetch.repository import SignedRepository
-from gateway.trust.distrust import Distrust
+from gateway.device.agent.fetch.folder import FolderSource
+from gateway.device.agent.fetch.repository import SignedRepository
+from gateway.common.trust.distrust import Distrust
 folder, now, *paths = sys.argv[1:]
 public = Path(folder) / "public"
 pinned = (public / "metadata/1.root.json").read_bytes()

@@ -21,7 +21,7 @@ import pytest
 import tritonclient.grpc as triton
 from PIL import Image
 
-from gateway.domain.manifest_toml import read_manifest
+from gateway.common.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, running
 from tests.simulators.models import write_onnx_endless
 from tests.simulators.models_made import image_classifier, save, shaped, with_metadata

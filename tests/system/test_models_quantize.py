@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from gateway.domain.manifest_toml import read_manifest
+from gateway.common.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, golden, running
 from tests.simulators.models_made import image_classifier, save, shaped
 from tests.simulators.workshop_tools import COMMAND as TOOLED

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from gateway.frontends.mqtt.home_assistant import documents
+from gateway.serving.frontends.mqtt.home_assistant import documents
 from tests.simulators import models
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.test_mqtt import publish, subscribed, tool

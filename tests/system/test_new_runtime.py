@@ -21,14 +21,14 @@ import fcntl
 import os
 import time
 import numpy as np
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import TensorSpec
-from gateway.domain.rows.proof import RowProof
-from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import Signature
-from gateway.runtimes.binding import Port
-from gateway.runtimes.opening import model_file
-from gateway.runtimes.session import bind
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import TensorSpec
+from gateway.serving.domain.rows.proof import RowProof
+from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.verdict import Signature
+from gateway.serving.runtimes.binding import Port
+from gateway.serving.runtimes.opening import model_file
+from gateway.serving.runtimes.session import bind
 
 X, Y = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in "xy")
 
@@ -68,9 +68,10 @@ class Chip(Scale):
     def close(self): self.node.close()
 '''
 ENTRY = """
-    RuntimeSpec("scale", "gateway.runtimes.scale:ScaleRuntime", (Package("numpy", ("numpy",)),), "", (".scale",)),
-    RuntimeSpec("chip", "gateway.runtimes.scale:ChipRuntime", (Package("numpy", ("numpy",)),), "pip install chip",
-        accelerators=("hailo-10h",), exclusive=("hailo-10h",)),
+    RuntimeSpec("scale", "gateway.serving.runtimes.scale:ScaleRuntime", (Package("numpy", ("numpy",)),), "",
+        (".scale",)),
+    RuntimeSpec("chip", "gateway.serving.runtimes.scale:ChipRuntime", (Package("numpy", ("numpy",)),),
+        "pip install chip", accelerators=("hailo-10h",), exclusive=("hailo-10h",)),
 """
 MANIFEST = """
 schema = 1
@@ -101,8 +102,8 @@ def tree(tmp_path):
     """Return a copy of the gateway with the new file and the new entry."""
     shutil.copytree(ROOT / "gateway", tmp_path / "tree/gateway", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "device_profiles", tmp_path / "tree/device_profiles")
-    (tmp_path / "tree/gateway/runtimes/scale.py").write_text(FILE)
-    table = tmp_path / "tree/gateway/domain/runtimes.py"
+    (tmp_path / "tree/gateway/serving/runtimes/scale.py").write_text(FILE)
+    table = tmp_path / "tree/gateway/common/domain/runtimes.py"
     table.write_text(table.read_text().replace("_SPECS = (\n", f"_SPECS = ({ENTRY}", 1))
     return tmp_path / "tree"
 
@@ -136,7 +137,7 @@ def machine(tree, tmp_path):
     root = build(tmp_path / "root", TREES["hailo10h"])
     (tmp_path / "lib").mkdir()
     shutil.copy(next(Path("/lib").glob("*-linux-gnu/libm.so.6")), tmp_path / "lib/libhailort.so")
-    fake = f"import pathlib, gateway.assembly as a; probe = a.probe; root = pathlib.Path({str(root)!r}); "
+    fake = f"import pathlib, gateway.serving.assembly as a; probe = a.probe; root = pathlib.Path({str(root)!r}); "
     fake += "a.probe = lambda _, settings=None: probe(root, settings=settings); "
     environ = {"LD_LIBRARY_PATH": str(tmp_path / "lib"), "CHIP": str(tmp_path / "chip")}
     return {"command": started(tree, fake), "environ": environ, "config": AT_ONCE, "models": tmp_path / "models"}

@@ -13,9 +13,9 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from gateway.domain.errors import VariantError, lacks_memory
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.onnx import OnnxEngine, session_options
+from gateway.common.domain.errors import VariantError, lacks_memory
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.onnx import OnnxEngine, session_options
 
 LIMIT_BYTES = 1000 << 20
 KEPT_BYTES = 50 << 20

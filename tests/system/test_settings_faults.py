@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.control import DaemonRefusedError
-from gateway.domain.activation import Activation, activation_document
-from gateway.fleet_settings import TRIAL
-from gateway.store.settings_record import FILE, read_record
+from gateway.common.domain.activation import Activation, activation_document
+from gateway.device.agent.control import DaemonRefusedError
+from gateway.serving.fleet_settings import TRIAL
+from gateway.serving.store.settings_record import FILE, read_record
 from tests.simulators.daemon import WAIT_S
 from tests.simulators.fleet_device import SLOT
 from tests.simulators.operator import until

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gateway import __version__
-from gateway.domain.assignment import SOFTWARE_SLOT
+from gateway.common.domain.assignment import SOFTWARE_SLOT
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import changed_wheel, pip_wheel
 from tests.system.installation import REPOSITORY, installed, run, wheel
@@ -38,8 +38,8 @@ BROKEN_DAEMON = "raise SystemExit('this daemon does not start')\n"
 BROKEN_AGENT = "raise RuntimeError('this agent does not ask')\n"
 RELEASES: Mapping[str, tuple[str, dict[str, str]]] = {
     "good": ("0.9.1", {}),
-    "daemon": ("0.9.2", {"gateway/daemon.py": BROKEN_DAEMON}),
-    "agent": ("0.9.3", {"gateway/agent/cycle.py": BROKEN_AGENT}),
+    "daemon": ("0.9.2", {"gateway/serving/daemon.py": BROKEN_DAEMON}),
+    "agent": ("0.9.3", {"gateway/device/agent/cycle.py": BROKEN_AGENT}),
     "next": ("0.9.4", {}),
 }
 ASSIGNMENTS: Mapping[str, tuple[str, int]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.domain.software_request import Confirm, GiveUp, InstallRequest
-from gateway.domain.software_update import Phase
-from gateway.observe.logs import configure_logging
-from gateway.software import events
-from gateway.software.places import CONFIRMED, CURRENT
-from gateway.software.worker import RequestRefusedError
+from gateway.common.logs import configure_logging
+from gateway.device.domain.software_request import Confirm, GiveUp, InstallRequest
+from gateway.device.domain.software_update import Phase
+from gateway.device.installer import events
+from gateway.device.installer.places import CONFIRMED, CURRENT
+from gateway.device.installer.worker import RequestRefusedError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.software_device import FIRST, Device, wheels
 
@@ -114,7 +114,10 @@ def test_a_daemon_that_does_not_start_is_named(device: Device, repository: Fleet
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"gateway/agent/__main__.py": "raise SystemExit('broken')\n"}, "edge-agent --version' ended with 1: broken"),
+        (
+            {"gateway/device/agent/__main__.py": "raise SystemExit('broken')\n"},
+            "edge-agent --version' ended with 1: broken",
+        ),
         ({"gateway/__main__.py": "print('edge-gateway 9.9')\n"}, "edge-gateway 1.0 was expected"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.simulators.models import write_onnx_endless
 HTTP = {"litestar", "uvicorn", "h11"}
 JSON = {"msgspec"}
 SCRAPE = {"prometheus_client"}
-MQTT = {"gateway.frontends.mqtt.session.session"}
+MQTT = {"gateway.serving.frontends.mqtt.session.session"}
 GRPCIO = {"grpc"}
 PROTOBUF = {"google"}
 NOBODY_S = {"rich", "attr", "pygments", "cryptography", "openvino", "ai_edge_litert", "tensorflow", "httpx", "onnx"}

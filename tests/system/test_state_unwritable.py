@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.control import DaemonClient
-from gateway.agent.settings import ControlClientSettings
-from gateway.store.settings_record import FILE
+from gateway.device.agent.control import DaemonClient
+from gateway.device.agent.settings import ControlClientSettings
+from gateway.serving.store.settings_record import FILE
 from tests.performance.networks import tiny
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, Daemon, running
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.agent import events
+from gateway.device.agent import events
 from tests.simulators.daemon import copy_model
 from tests.simulators.fleet_repository import FleetRepository
 from tests.system.installation import installed, run

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tuf.api.metadata import Metadata
 
-from gateway.domain.assignment import Target
-from gateway.domain.routing import version_order
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.routing import version_order
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.online_thief import LEAP, OWN, Files, OnlineThief
 from tests.simulators.trusting_device import REFUSALS, TrustingDevice, folder_files

@@ -14,7 +14,7 @@ from tests.simulators import runtime_only
 from tests.simulators.daemon import QUIET, SHIPPED, SHORT_TRIALS, copy_model, running
 from tests.system.installation import clean_environment, run, wheel
 
-PROGRAMS = {"edge-gateway": "gateway.cli", "edge-agent": "gateway.agent.cli", "edge-fleet": "fleet.cli"}
+PROGRAMS = {"edge-gateway": "gateway.cli", "edge-agent": "gateway.device.agent.cli", "edge-fleet": "fleet.cli"}
 HELP_OF_EVERY_VERB = """
 import contextlib, sys
 from {package}.parser import PROGRAM

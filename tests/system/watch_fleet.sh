@@ -35,8 +35,8 @@ stat -c '%U:%G %a %F' /run/edge-gateway/control.sock > fleet.socket
 cat > reads.py <<'PYTHON'
 import json
 
-from gateway.agent.report.journal_tail import last_lines
-from gateway.agent.settings import DiagnosticsSettings
+from gateway.device.agent.report.journal_tail import last_lines
+from gateway.device.agent.settings import DiagnosticsSettings
 
 settings = DiagnosticsSettings()
 print(json.dumps({unit: last_lines(unit, settings) for unit in settings.log_units}))

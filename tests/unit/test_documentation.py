@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.parser import VERBS
-from gateway.domain.errors import Fault
-from gateway.domain.problem import HTTP_STATUS
-from gateway.domain.runtimes import RUNTIMES
-from gateway.tasks.catalog import TASKS
+from gateway.cli import VERBS
+from gateway.common.domain.errors import Fault
+from gateway.common.domain.problem import HTTP_STATUS
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.serving.tasks.catalog import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -64,7 +64,7 @@ def test_the_options_of_every_task_are_in_the_reference() -> None:
 
 def test_every_key_of_a_manifest_is_in_the_reference() -> None:
     readers = ("manifest_toml.py", "preprocess_toml.py", "audio_toml.py")
-    source = "".join((ROOT / "gateway/domain" / reader).read_text() for reader in readers)
+    source = "".join((ROOT / "gateway/common/domain" / reader).read_text() for reader in readers)
     keys = set(
         re.findall(
             r"""\.(?:text|texts|integer|integers|number|numbers|flag|table|tables)\(\s*"([a-z0-9_]+)\"""", source
@@ -80,7 +80,7 @@ def test_prometheus_takes_the_alert_rules_and_every_metric_exists() -> None:
     program = shutil.which("promtool") or "promtool"
     done = subprocess.run([program, "check", "rules", str(rules)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    documented = (ROOT / "gateway/observe/METRICS.md").read_text()
+    documented = (ROOT / "gateway/serving/observe/METRICS.md").read_text()
     dashboard = (ROOT / "packaging/prometheus/grafana-dashboard.json").read_text()
     used = set(re.findall(r"edge_gateway_[a-z_]+", rules.read_text() + dashboard))
     known = set(re.findall(r"edge_gateway_[a-z_]+", documented))

@@ -19,9 +19,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gateway.domain.tensor import Array
-from gateway.tasks.frame import Frame
-from gateway.tasks.object_detection import ObjectDetection
+from gateway.common.domain.tensor import Array
+from gateway.serving.tasks.frame import Frame
+from gateway.serving.tasks.object_detection import ObjectDetection
 from tests.simulators.daemon import ROOT
 from tests.simulators.vision_models import options, vision_model
 

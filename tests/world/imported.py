@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.importing.collect import collect
-from gateway.importing.imported import ImportedModel
-from gateway.importing.release_writer import settled, write_releases
-from gateway.importing.settings import ImportSettings
-from gateway.importing.sources import choose_source
-from gateway.runtimes.settings import TrialSettings
-from gateway.store.library import scan
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.store.library import scan
+from gateway.workshop.importing.collect import collect
+from gateway.workshop.importing.imported import ImportedModel
+from gateway.workshop.importing.release_writer import settled, write_releases
+from gateway.workshop.importing.settings import ImportSettings
+from gateway.workshop.importing.sources import choose_source
 from tests.world.exports import sklearn_entries
 
 PACKAGES = Path(os.environ.get("WORLD_PACKAGES", Path(__file__).parents[2] / ".venv" / "world"))

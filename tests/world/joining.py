@@ -27,16 +27,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import ROWS, Artifact, ModelManifest
-from gateway.domain.release import bare_variant
-from gateway.domain.verdict import SessionBudget, Verdict
-from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.generate import generated, samples
-from gateway.runtimes.job import Trial
-from gateway.runtimes.measure import finished
-from gateway.runtimes.settings import TrialSettings
-from gateway.runtimes.trial import inspect_file, try_variant
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import ROWS, Artifact, ModelManifest
+from gateway.common.domain.release import bare_variant
+from gateway.common.domain.verdict import SessionBudget, Verdict
+from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.runtimes.generate import generated, samples
+from gateway.serving.runtimes.job import Trial
+from gateway.serving.runtimes.measure import finished
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial import inspect_file, try_variant
 from tests.simulators.daemon import ROOT
 from tests.world.corpus import GROUPS, collect, sampled
 from tests.world.entry import Array, Entry, Hint, Tensors

@@ -14,12 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, ModelManifest
-from gateway.domain.release import bare_variant
-from gateway.domain.verdict import SessionBudget
-from gateway.runtimes.settings import TrialSettings
-from gateway.runtimes.trial import inspect_file, try_variant
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import Artifact, ModelManifest
+from gateway.common.domain.release import bare_variant
+from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial import inspect_file, try_variant
 from tests.simulators.daemon import ROOT
 from tests.world.corpus import collect
 from tests.world.entry import Entry

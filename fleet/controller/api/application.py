@@ -56,8 +56,8 @@ from fleet.controller.monitoring.page import MetricsPage
 from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.controller.serving.asgi import Application, logged_path, request_id
 from gateway import __version__
-from gateway.domain.errors import RequestError
-from gateway.domain.problem import Problem
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.problem import Problem
 
 Call = Request[Any, Any, Any]
 HANDLERS = (

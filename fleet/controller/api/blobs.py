@@ -21,7 +21,7 @@ from fleet.controller.audit import Deed
 from fleet.controller.control.uploads import Appending, Upload, named_files
 from fleet.disk import CHUNK_BYTES
 from fleet.times import moment
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/blobs/{digest}"
 DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]

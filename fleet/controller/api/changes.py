@@ -35,7 +35,7 @@ from fleet.controller.database.errors import AwayError
 from fleet.controller.database.events import StoredEvent
 from fleet.controller.database.rollouts import StoredFact
 from fleet.controller.rollouts.facts_form import fact_document
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 MEDIA_TYPE = "text/event-stream"
 POSITION = "position"

@@ -22,7 +22,7 @@ from fleet.controller.access import RULES, Reach
 from fleet.controller.api.identity import ACTION, Call, Guarded, control_of
 from fleet.controller.problems import ProblemError
 from fleet.problem_types import PRECONDITION_FAILED, PRECONDITION_REQUIRED
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 STATE = "state"
 """Key in a route's `opt`: the GET that shows the state that If-Match names. The route calls `check_state`."""

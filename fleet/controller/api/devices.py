@@ -35,8 +35,8 @@ from fleet.controller.database import audit, certificates, desired, devices, enr
 from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.settings import DatabaseSettings
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 SHOWN = "/v1/devices/{device}"
 """Route that shows the state of a device."""

@@ -25,7 +25,7 @@ from fleet.publisher.impact import Impact
 from fleet.publisher.roles import OWNER_PREFIX, ROOT, TARGETS, Quorum, signer_name
 from fleet.publisher.wording import describe_changes
 from fleet.times import moment
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/drafts/{role}/file"
 ROLE_CHARACTERS = len(OWNER_PREFIX) + NAME_CHARACTERS

@@ -24,7 +24,7 @@ from fleet.controller.database.enrolment import EnrolmentToken
 from fleet.controller.database.errors import AbsentError, RefusedError
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.times import moment
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 KIND = "efe_"
 VALIDITY_LIMIT_H = 8784.0

@@ -17,7 +17,7 @@ from fleet.controller.database.devices import TAGS_LIMIT
 from fleet.controller.database.tables import PATH_BYTES
 from fleet.controller.rollouts.query_parser import QUERY_LIMIT_CHARS
 from fleet.times import moment
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 LARGEST = 2**53 - 1
 """Largest number that JSON keeps exact (RFC 8259, 6)."""

@@ -16,7 +16,7 @@ from fleet.controller.api.conditions import is_operators
 from fleet.controller.api.identity import Call, bearer_of, control_of, known_token
 from fleet.controller.control.idempotency import KeyedAnswer, KeyedRequest
 from fleet.controller.database.idempotency import Key
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 HEADER = "idempotency-key"
 REPEATED = "idempotency-replayed"

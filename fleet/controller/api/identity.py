@@ -14,7 +14,7 @@ from fleet.controller.control.control import Control
 from fleet.controller.database import tokens
 from fleet.controller.database.tokens import ApiToken
 from fleet.controller.serving.asgi import Scope, bearer, name_caller, peer_of
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 Call = Request[Any, Any, Any]
 Guarded = ASGIConnection[Any, Any, Any, Any]

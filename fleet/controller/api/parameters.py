@@ -11,7 +11,7 @@ from litestar.handlers.base import BaseRouteHandler
 from litestar.params import QueryParameter
 
 from fleet.controller.api.identity import Guarded
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 OPTIONAL = "optional"
 """Key in a route's `opt`: the names of such parameters."""

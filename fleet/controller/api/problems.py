@@ -12,7 +12,7 @@ from litestar import get
 from litestar.params import PathParameter
 
 from fleet.problem_types import TYPES, ProblemType
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 NAME_CHARACTERS = max(len(kind.name) for kind in TYPES)
 KindInPath = Annotated[str, PathParameter(min_length=1, max_length=NAME_CHARACTERS, pattern="^[a-z-]+$")]

@@ -16,7 +16,7 @@ from fleet.controller.control.catalogue import usable
 from fleet.controller.database import releases
 from fleet.controller.database.errors import AbsentError
 from fleet.controller.database.releases import KnownRelease
-from gateway.domain.release_paths import ReleasePath
+from gateway.common.domain.release_paths import ReleasePath
 
 
 @dataclass(frozen=True, slots=True)

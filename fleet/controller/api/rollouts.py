@@ -39,7 +39,7 @@ from fleet.controller.rollouts.facts import (
 from fleet.controller.rollouts.query_parser import parse
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.state import Status
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/rollouts/{rollout}"
 """Route that shows the state of a rollout."""

@@ -22,8 +22,8 @@ from fleet.controller.rollouts import spec_form
 from fleet.controller.rollouts.query_parser import QUERY_LIMIT_CHARS
 from fleet.controller.rollouts.schedule import ZONE_LIMIT_CHARS
 from fleet.controller.rollouts.spec import Rollback
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.policy import BLACKOUTS_LIMIT, REASON_LIMIT_CHARS
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.policy import BLACKOUTS_LIMIT, REASON_LIMIT_CHARS
 
 REASON_CHARACTERS = 500
 WAVES = spec_form.WAVES_LIMIT

@@ -14,7 +14,7 @@ from fleet.controller.database import devices
 from fleet.controller.database.devices import Device
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.errors import AbsentError
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 
 def caller_of(request: Call) -> Identity:

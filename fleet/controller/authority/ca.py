@@ -18,8 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fleet.controller.authority.certificate import DEVICE_URI, DeviceCertificate, device_certificate
 from fleet.controller.authority.request import requested_key
 from fleet.controller.authority.settings import AuthoritySettings
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 COMMON_NAME_LIMIT = 64
 """Characters: ub-common-name of RFC 5280, appendix A.1. A device's name may have twice as many."""

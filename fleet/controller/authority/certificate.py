@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 DEVICE_URI = "urn:edge-fleet:device:"
 RENEWAL_SHARE = 2 / 3

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fleet.controller.authority.ca import Authority, new_authority
 from fleet.controller.authority.settings import AuthoritySettings
 from fleet.disk import read_bounded, write_durably
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 KEY_FILE = "ca.key"
 CERTIFICATE_FILE = "ca.pem"

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from fleet.controller.authority.settings import AuthoritySettings
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 CURVES = (ec.SECP256R1, ec.SECP384R1)

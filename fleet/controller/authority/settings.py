@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.domain.settings import check_above_zero
+from gateway.common.domain.settings import check_above_zero
 
 VALIDITY_LIMIT_D = 36_500.0
 """A hundred years: X.509 has no time after the year 9999."""

@@ -14,8 +14,8 @@ from fleet.controller.blobs.safe_path import open_beneath
 from fleet.controller.blobs.settings import BlobSettings
 from fleet.controller.blobs.store import absent, checked_digest, pieces
 from fleet.disk import CHUNK_BYTES, FILE_MODE
-from gateway.domain.errors import Fault, RequestError
-from gateway.files.durable import replacing
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.files.durable import replacing
 
 INCOMING = ".incoming-"
 """Prefix of incomplete files. Names with a leading dot are never served."""

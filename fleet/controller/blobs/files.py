@@ -11,7 +11,7 @@ from fleet.controller.blobs.answer import BlobResponse, FileMetadata, answer
 from fleet.controller.blobs.places import FileSource, OpenedFile
 from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import ZERO_COPY, Application, Receive, Scope, Send
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 
 def files(place: FileSource, piece_bytes: int, admit: Callable[[Scope], None] = lambda _: None) -> Application:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 from fleet.controller.blobs.answer import FileMetadata
 from fleet.controller.blobs.safe_path import open_beneath
 from fleet.controller.blobs.store import BlobStore
-from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN
 
 IMMUTABLE = "public, max-age=31536000, immutable"
 PUBLIC = ("metadata", "targets")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.blobs.store import absent, checked_digest, pieces
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 
 if TYPE_CHECKING:
     from obstore import ReadableFile

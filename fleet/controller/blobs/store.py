@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN
 
 
 class BlobStore(Protocol):

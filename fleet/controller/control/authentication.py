@@ -10,7 +10,7 @@ from fleet.controller.database.engine import Connection
 from fleet.controller.database.polling import PollingDevice
 from fleet.controller.problems import ProblemError
 from fleet.problem_types import DEVICE_SUSPENDED
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 AGAIN = "enrol the device again"
 

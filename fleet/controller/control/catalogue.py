@@ -22,13 +22,13 @@ from fleet.publisher.repository import Published, publication_mark, target_file
 from fleet.publisher.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.publisher.verify import release_findings
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import Target
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_documents import read_release_document
-from gateway.domain.release_paths import is_release, parse_written
-from gateway.trust.distrust import Distrust
-from gateway.trust.paths import release_path
-from gateway.trust.targets import check_floor, read_withdrawal
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_documents import read_release_document
+from gateway.common.domain.release_paths import is_release, parse_written
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.paths import release_path
+from gateway.common.trust.targets import check_floor, read_withdrawal
 
 RETRY = timedelta(seconds=60)
 """Pause before a publication that could not be read is read again. Another publication is read at once."""

@@ -12,7 +12,7 @@ from fleet.controller.authority.settings import AuthoritySettings
 from fleet.controller.database import audit, authority, certificates
 from fleet.controller.database.authority import KnownAuthority
 from fleet.controller.database.engine import Database
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 AUTHORITY_FOLDER = "authority"
 """Folder of the CA, within the publisher's folder."""

@@ -13,7 +13,7 @@ from fleet.controller.database import audit, certificates, desired, enrolment, r
 from fleet.controller.database.devices import Device
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
-from gateway.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.assignment import RESERVED_SLOTS
 
 Permit = Callable[[Connection], Device]
 """Check that raises if the caller may not do this to a device; otherwise returns the device."""

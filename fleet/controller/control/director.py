@@ -36,10 +36,10 @@ from fleet.controller.database.seen import LastSeenBuffer
 from fleet.publisher.assignments import next_assignment
 from fleet.publisher.roles import DIRECTOR, add_signature
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.assignment import Assignment, Target
-from gateway.domain.errors import Fault, RequestError
-from gateway.trust.assignment_form import NONCE, assignment_metadata
-from gateway.trust.settings import DEFAULTS
+from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.trust.assignment_form import NONCE, assignment_metadata
+from gateway.common.trust.settings import DEFAULTS
 
 BARRED = "release-barred"
 """Kind of the event: a device's desired release must not be assigned."""

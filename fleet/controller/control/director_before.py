@@ -21,11 +21,11 @@ from fleet.controller.database.engine import Connection
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.publisher.repository import assignment_file, read_metadata
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import Assignment
-from gateway.domain.errors import ConfigurationError
-from gateway.trust.assignment_form import read_assignment
-from gateway.trust.distrust import Distrust
-from gateway.trust.settings import DEFAULTS
+from gateway.common.domain.assignment import Assignment
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.trust.assignment_form import read_assignment
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.settings import DEFAULTS
 
 ACTOR = "the director"
 _log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from fleet.publisher.assignments import assigned
 from fleet.publisher.repository import Published, metadata_file, publication_mark
 from fleet.publisher.roles import DIRECTOR, POLICY, PROFILES, ROOT, Quorum, owner_role, quorum
 from fleet.publisher.workspace import Workspace
-from gateway.domain.assignment import Target
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.trust.distrust import Distrust
-from gateway.trust.targets import check_floor, floor_of, read_withdrawal
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.targets import check_floor, floor_of, read_withdrawal
 
 _log = logging.getLogger(__name__)
 NOTHING = "nothing is published yet; let the publisher run edge-fleet publish"

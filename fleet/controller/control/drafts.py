@@ -42,11 +42,11 @@ from fleet.publisher.roles import signer_name
 from fleet.publisher.signing import Drafting
 from fleet.publisher.software import named_files
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.domain.manifest_toml import read_manifest
-from gateway.domain.release_documents import read_release_document
-from gateway.domain.release_paths import is_release
-from gateway.domain.signed_release import SignedRelease, disagreement
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.release_documents import read_release_document
+from gateway.common.domain.release_paths import is_release
+from gateway.common.domain.signed_release import SignedRelease, disagreement
 
 MISSING_SHOWN = 5
 """Largest number of digests of missing files that a refusal names."""

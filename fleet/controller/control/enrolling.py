@@ -34,8 +34,8 @@ from fleet.controller.database.devices import Device, EnrolmentState
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.enrolment import EnrolmentToken, TokenRefusedError
 from fleet.controller.database.errors import AbsentError, ConflictError
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 NAMED_BY_KEY = "device-"
 KEY_CHARACTERS = 12

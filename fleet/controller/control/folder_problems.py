@@ -12,7 +12,7 @@ from fleet.controller.problems import ProblemError
 from fleet.disk import locked
 from fleet.problem_types import FOLDER_NOT_WRITABLE
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import Fault, RequestError, UnreachableError
+from gateway.common.domain.errors import Fault, RequestError, UnreachableError
 
 FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 LOCKED_RETRY_S = 1.0

@@ -26,7 +26,7 @@ from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.idempotency import Key, StoredAnswer
 from fleet.controller.problems import ProblemError
 from fleet.problem_types import IN_PROGRESS, KEY_REUSED
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 SALT_BYTES, NONCE_BYTES, KEY_BYTES = 32, 12, 32
 PURPOSE = b"edge-fleet: answer to an Idempotency-Key"

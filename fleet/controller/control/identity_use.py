@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 Hardware = Mapping[str, Sequence[str]]
-"""Digests by fact, as `gateway/agent/report/report.py` makes them. A fact that is unknown is missing."""
+"""Digests by fact, as `gateway/device/agent/report/report.py` makes them. A fact that is unknown is missing."""
 FACTS = ("serial", "uuid", "macs")
 """Facts, the most reliable first: the first one that both machines have decides."""
 BOOTS_LIMIT = 8

@@ -44,8 +44,8 @@ from fleet.controller.rollouts.facts import Fact, Reported
 from fleet.controller.rollouts.fold import fold
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.state import IN_FLIGHT, Member, Status
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.retry import TokenBuckets
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.retry import TokenBuckets
 
 CONCERNED = (*LIVE, Status.ABORTED.value)
 """Stored states of rollouts that a report may concern."""

@@ -17,8 +17,8 @@ from fleet.controller.database.columns import EPOCH, document_text
 from fleet.controller.database.errors import RefusedError
 from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.problems import ProblemError
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 GZIP = 31
 """zlib's `wbits` for gzip with its header and checksum."""
@@ -202,4 +202,4 @@ def _time(number: int, text: str) -> datetime:
 
 
 def _odd(number: int, problem: str) -> RequestError:
-    return RequestError(Fault.INVALID, f"line {number}: {problem}; see gateway/agent/README.md")
+    return RequestError(Fault.INVALID, f"line {number}: {problem}; see gateway/device/agent/README.md")

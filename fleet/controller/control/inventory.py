@@ -16,7 +16,7 @@ from fleet.controller.control.settings import IntakeSettings
 from fleet.controller.database import devices, diagnostics
 from fleet.controller.database.devices import ACCELERATORS_LIMIT
 from fleet.controller.database.engine import Database
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 WANTED = "wanted"
 """Key of the requested parts in the stored request."""

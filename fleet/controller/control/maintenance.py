@@ -30,7 +30,7 @@ from fleet.publisher.publish import online_roots, plan_publication
 from fleet.publisher.repository import Published
 from fleet.publisher.roles import TIMESTAMP
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 TOUCHED_AT_ONCE = 5_000
 """Devices whose last polls are written in one transaction; a bound, because others want to write too."""

@@ -15,9 +15,9 @@ from fleet.controller.rollouts.members import CLAIMED, NO_NEWCOMERS, Newcomers, 
 from fleet.controller.rollouts.query import QueriedDevice
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.state import RolloutState as Standing
-from gateway.domain.release_paths import fits_slot
-from gateway.trust.distrust import Distrust
-from gateway.trust.paths import release_path
+from gateway.common.domain.release_paths import fits_slot
+from gateway.common.trust.distrust import Distrust
+from gateway.common.trust.paths import release_path
 
 PAGE_ROWS = 1_000
 ENROLLED = DeviceSelection(state=EnrolmentState.ENROLLED)

@@ -14,7 +14,7 @@ from tuf.api.metadata import Root
 from fleet import events
 from fleet.publisher.keys import PUBLIC_SUFFIX, Ask, has_secret, load_signer, read_public
 from fleet.publisher.roles import ONLINE
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from fleet.publisher.publish import Publication, choose_ready, online_roots, pla
 from fleet.publisher.repository import BLOBS
 from fleet.publisher.signing import Drafting
 from fleet.publisher.verify import Expiry, expiries
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 SUBJECT_CHARACTERS = 100
 """Largest number of characters of the published roles in the list of audit entries; the details hold all roles."""

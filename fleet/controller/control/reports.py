@@ -17,12 +17,12 @@ from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Row
 from fleet.controller.rollouts.facts import Reported
 from fleet.controller.rollouts.facts_form import EVIDENCE_LIMIT, LARGEST, REPORTED_STATES, TEXT_LIMIT_CHARS
-from gateway.domain.assignment import ATTEMPT_LIMIT
-from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
-from gateway.domain.release_paths import is_slot
+from gateway.common.domain.assignment import ATTEMPT_LIMIT
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.common.domain.release_paths import is_slot
 
 STATE, UPDATES, VITALS = "state", "updates", "vitals"
-"""Streams (gateway/agent/README.md, "Telemetry")."""
+"""Streams (gateway/device/agent/README.md, "Telemetry")."""
 SLOT, DEVICE = "slot", "device"
 """Kinds of rows of the stream `state`."""
 GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"

@@ -19,7 +19,7 @@ from fleet.controller.database.credentials import read_credential
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.disk import read_bounded, write_durably
-from gateway.files.locks import try_lock
+from gateway.common.files.locks import try_lock
 
 FILE, LOCK_FILE = "crl.pem", ".crl.lock"
 LIMIT_BYTES = 268_435_456

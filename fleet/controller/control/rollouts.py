@@ -25,7 +25,7 @@ from fleet.controller.rollouts.query_parser import parse, query_text
 from fleet.controller.rollouts.spec import Spec
 from fleet.controller.rollouts.spec_form import read_spec, spec_digest, spec_document
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 GLOB = frozenset("*?")
 STANDING_LIMIT = 48

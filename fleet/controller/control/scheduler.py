@@ -20,7 +20,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import AwayError, FencedError
 from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.schedule import known_zone
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 KEPT_PER_GAP = 4
 """Number of times within `gap_s` that the last evaluation is stored for the next leader."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from fleet.controller.access import AccessSettings
 from fleet.controller.rollouts.decisions import PART_LOW
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import VAST, check_above_zero
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.settings import VAST, check_above_zero
 
 
 @dataclass(frozen=True, slots=True)

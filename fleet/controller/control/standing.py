@@ -15,7 +15,7 @@ from fleet.controller.rollouts.members import NO_NEWCOMERS, Newcomers
 from fleet.controller.rollouts.query import Operator, compares, matches
 from fleet.controller.rollouts.query_parser import parse
 from fleet.controller.rollouts.state import ENDED, Status
-from gateway.domain.release_paths import parse_path
+from gateway.common.domain.release_paths import parse_path
 
 REPLACED = (Status.FINISHED.value, Status.STANDING.value)
 """Stored states of later rollouts that keep the devices that they took."""

@@ -18,7 +18,7 @@ from fleet.controller.control.settings import ChangesSettings
 from fleet.controller.database import tokens
 from fleet.controller.database.engine import Database
 from fleet.controller.problems import ProblemError
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 TURNED_AWAY = "streams_turned_away"
 

@@ -34,10 +34,10 @@ from fleet.publisher.draft_rules import PrivateKeyError, check_no_private_key, n
 from fleet.publisher.drafts import Draft
 from fleet.publisher.repository import BLOBS, blob_file
 from fleet.publisher.workspace import Workspace
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.files.durable import sync_folder
-from gateway.files.locks import try_lock
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.files.durable import sync_folder
+from gateway.common.files.locks import try_lock
 
 SHOWN = "[!.]*"
 """Pattern of files that are not hidden: locks and files that are just written are."""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from fleet import events
 from fleet.controller.control.control import Clock
-from gateway.domain.errors import RequestError
+from gateway.common.domain.errors import RequestError
 
 _log = logging.getLogger(__name__)
 

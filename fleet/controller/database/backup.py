@@ -17,8 +17,8 @@ from fleet.controller.database import assignments, changes, migrate, numbers
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.settings import DatabaseSettings
-from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.files.durable import sync_folder
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.files.durable import sync_folder
 
 PART_SUFFIX = ".part"
 POSTGRESQL = b"PGDMP"

@@ -16,7 +16,7 @@ from fleet.controller.database.columns import Words
 from fleet.controller.database.errors import RefusedError
 from fleet.controller.database.rows import chunks
 from fleet.controller.database.tables import PATH_BYTES, device_running, device_tags, devices
-from gateway.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.assignment import RESERVED_SLOTS
 
 Filter = sa.ColumnElement[bool]
 """Condition on a row of `devices`. Compare it only with `is`."""

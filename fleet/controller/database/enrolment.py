@@ -20,7 +20,7 @@ from fleet.controller.database.rows import bounded, chunks, page_limit
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import TAGS_BYTES
 from fleet.controller.database.tables import enrolment_tokens as tokens
-from gateway.domain.errors import Fault
+from gateway.common.domain.errors import Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DontWrapMixin
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 
 class DatabaseError(RequestError, DontWrapMixin):

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Table
 from fleet.controller.database.columns import Moment, Words
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.tables import NAME_BYTES, PATH_BYTES
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from fleet.controller.database import marks
 from fleet.controller.database.engine import Database, alone
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.tables import metadata
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 MIGRATES_OLDER = "c075de04"
 """Commit of the last program that migrates from every revision before the oldest script here."""

@@ -23,7 +23,7 @@ from fleet.controller.database.engine import PROGRAM, Database
 from fleet.controller.database.marks import ARRIVING, MOVED, Mark
 from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.tables import metadata
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 
 UNDO = "where that database is lost: edge-fleet migrate --undo-move"
 _OTHERS = sa.text(

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 FILE_NAME = "fleet.sqlite"
 _POSTGRESQL = "postgresql+psycopg"

@@ -14,7 +14,7 @@ from fleet.controller.database.errors import ConflictError
 from fleet.controller.database.rows import Json, bounded, chunks, page_limit
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import releases
-from gateway.domain.routing import newest_version
+from gateway.common.domain.routing import newest_version
 
 
 @dataclass(frozen=True, slots=True)

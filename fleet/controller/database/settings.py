@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.domain.settings import VAST, check_above_zero
+from gateway.common.domain.settings import VAST, check_above_zero
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 from fleet.disk import read_bounded
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 LIMIT_BYTES = 65_536
 OTHERS = 0o007

@@ -20,7 +20,7 @@ from fleet.controller.monitoring.readings import RULES
 from fleet.controller.monitoring.timing import Timing
 from fleet.controller.rollouts.state import device_counts
 from gateway import __version__
-from gateway.domain.statistics import MetricSample
+from gateway.common.domain.statistics import MetricSample
 
 PREFIX = "edge_fleet_"
 FAMILIES: tuple[tuple[str, str, str, str], ...] = (

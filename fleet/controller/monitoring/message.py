@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.controller.database.alerts import Alert, Untold
 from fleet.times import moment
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 PREFIX = "whsec_"
 SECRET_BYTES = range(24, 65)

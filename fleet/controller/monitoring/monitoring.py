@@ -29,7 +29,7 @@ from fleet.controller.monitoring.timing import Timing
 from fleet.controller.monitoring.webhook import Webhook
 from fleet.publisher.roles import ONLINE, SNAPSHOT
 from fleet.publisher.verify import expiries
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 ONLINE_SHARE = 0.25
 """Share of an online role's validity. Less than this remains only if maintenance fails to renew it."""

@@ -24,8 +24,8 @@ from fleet.controller.monitoring.otlp_names import Names
 from fleet.controller.monitoring.otlp_points import request
 from fleet.controller.monitoring.post import Post, PostResult
 from fleet.controller.monitoring.settings import OtlpSettings
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.retry import pause_s
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.retry import pause_s
 
 PATHS = {METRICS: "/v1/metrics", LOGS: "/v1/logs"}
 REJECTED = {METRICS: "rejectedDataPoints", LOGS: "rejectedLogRecords"}

@@ -10,7 +10,7 @@ from fleet.controller.monitoring.otlp_points import Points, resource
 from fleet.controller.monitoring.page import DURATION
 from fleet.controller.monitoring.timing import BOUNDS_S, Timing
 from gateway import __version__
-from gateway.domain.statistics import MetricSample
+from gateway.common.domain.statistics import MetricSample
 
 
 def own_piece(samples: Iterable[MetricSample], timing: Timing, holder: str, started: datetime, now: datetime) -> Piece:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.controller.monitoring.measures import PREFIX, Measures
 from fleet.controller.monitoring.timing import BOUNDS_S, Timing
-from gateway.domain.statistics import MetricSample
+from gateway.common.domain.statistics import MetricSample
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gateway.domain.retry import retry_after_s
+from gateway.common.domain.retry import retry_after_s
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager

@@ -12,7 +12,7 @@ from fleet.controller.monitoring.alert_rules import AlertRule, RuleValue
 from fleet.controller.monitoring.documents import count, mapping, number, numbers, text
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples
-from gateway.terminal.tables import counted
+from gateway.common.terminal.tables import counted
 
 SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL, IDENTITY = (
     "silent",

@@ -1,4 +1,4 @@
-"""Wake hints over MQTT: an empty message that tells a device to poll now (gateway/agent/README.md, "Wake hints").
+"""Wake hints over MQTT: an empty message that tells a device to poll now (the agent's README.md).
 
 A reader or forger of such a message learns and gains nothing else.
 """
@@ -20,7 +20,7 @@ from fleet import events
 from fleet.controller.control.wake_hints import Hints
 from fleet.controller.monitoring.credentials import secret_text, trusting
 from fleet.controller.monitoring.settings import WakeBrokerSettings
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 STOP_S = 5.0

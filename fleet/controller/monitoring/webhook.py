@@ -18,7 +18,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.monitoring.message import body, headers, message_id
 from fleet.controller.monitoring.post import RETRYABLE, Post, PostResult
 from fleet.controller.monitoring.settings import AlertSettings
-from gateway.domain.retry import pause_s
+from gateway.common.domain.retry import pause_s
 
 SENT, FAILED, DROPPED = "webhook_sent", "webhook_failed", "webhook_dropped"
 GONE = 410

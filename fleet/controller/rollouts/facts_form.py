@@ -39,8 +39,8 @@ from fleet.controller.rollouts.facts import (
     Unattended,
     WaveApproved,
 )
-from gateway.domain.document import Table
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.document import Table
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 
 TEXT_LIMIT_CHARS = 500
 """Longest name or reason in a fact."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gateway.domain.routing import version_order
+from gateway.common.domain.routing import version_order
 
 VERSION = "version."
 """Prefix of the field that names the version in a slot."""

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from fleet.controller.rollouts.query import FIELDS, VERSION, All, And, FieldMatch, Not, Operator, Or, Query, is_glob
-from gateway.domain.release_paths import is_slot
+from gateway.common.domain.release_paths import is_slot
 
 QUERY_LIMIT_CHARS = 4096
 DEPTH_LIMIT = 32

@@ -12,7 +12,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from fleet.controller.rollouts.spec import OfferWindow, Spec
-from gateway.domain.policy import blackout_at
+from gateway.common.domain.policy import blackout_at
 
 SITE = "site"
 """Zone of a window that follows the time zone of each device's site."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from gateway.domain.assignment import Target
-from gateway.domain.policy import Blackout
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.policy import Blackout
 
 CANARY = 0
 """Number of the canary wave. The waves of the specification count from 1."""

@@ -12,11 +12,11 @@ from typing import Any
 from fleet.controller.rollouts.query_parser import parse
 from fleet.controller.rollouts.schedule import SITE, known_zone
 from fleet.controller.rollouts.spec import AbortLimit, Canary, OfferWindow, Retries, Rollback, Spec, Success, Wave
-from gateway.domain.assignment import Target
-from gateway.domain.document import Table
-from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.policy import blackout_documents, read_blackouts
-from gateway.domain.release_paths import FORMS, HOLDS, fits_slot, is_slot, parse_path
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.document import Table
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.policy import blackout_documents, read_blackouts
+from gateway.common.domain.release_paths import FORMS, HOLDS, fits_slot, is_slot, parse_path
 
 SCHEMA = 1
 WAVES_LIMIT = 100

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fleet.controller.problems import plain_problem
 from fleet.controller.serving.peer import RequestPeer
-from gateway.domain.access import BEARER
-from gateway.domain.problem import Problem
-from gateway.wire import asgi
-from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
+from gateway.common.domain.access import BEARER
+from gateway.common.domain.problem import Problem
+from gateway.common.wire import asgi
+from gateway.common.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
 __all__ = (
     "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "bearer", "header_values", "logged_path",

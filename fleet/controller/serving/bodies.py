@@ -11,7 +11,7 @@ from functools import partial
 from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import Application, Message, Receive, Scope, Send, header_values, peer_of
 from fleet.controller.serving.settings import ServingSettings
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from uvicorn.server import ServerState
 from fleet.controller.serving.asgi import ZERO_COPY, Application, Message, Receive, Scope, Send, plain
 from fleet.controller.serving.proxies import Proxies
 from fleet.controller.serving.settings import ServingSettings
-from gateway.domain.problem import retry_after
-from gateway.wire.connection import BoundedConnection
+from gateway.common.domain.problem import retry_after
+from gateway.common.wire.connection import BoundedConnection
 
 
 @dataclass(frozen=True, slots=True)

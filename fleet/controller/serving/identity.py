@@ -16,7 +16,7 @@ from fleet.controller.serving.asgi import Application, Receive, Scope, Send, bea
 from fleet.controller.serving.peer import RequestPeer
 from fleet.controller.serving.proxies import ForwardedError, Proxies, forwarded_address, forwarded_certificate
 from fleet.controller.serving.settings import ProxySettings
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 VERIFIED_LIMIT = 16_384
 """Verified certificates that are cached: one takes about 1 KiB to cache and 0.2 ms to verify."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.controller.authority.certificate import DeviceCertificate
-from gateway.domain.addresses import address_group
-from gateway.domain.errors import RequestError
+from gateway.common.domain.addresses import address_group
+from gateway.common.domain.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)

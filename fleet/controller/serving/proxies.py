@@ -16,8 +16,8 @@ from urllib.parse import unquote_to_bytes
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway.domain.addresses import address_group, plain_address
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.addresses import address_group, plain_address
+from gateway.common.domain.errors import ConfigurationError
 
 UNIX = "unix"
 HOPS_LIMIT = 32

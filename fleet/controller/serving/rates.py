@@ -11,9 +11,9 @@ from http import HTTPStatus
 from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import Application, Message, Receive, Scope, Send, peer_of
 from fleet.controller.serving.settings import RateSettings
-from gateway.domain.errors import RequestError
-from gateway.domain.problem import HTTP_STATUS
-from gateway.domain.retry import TokenBuckets
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.problem import HTTP_STATUS
+from gateway.common.domain.retry import TokenBuckets
 
 NS = 1_000_000_000
 AGAIN_S = 1.0

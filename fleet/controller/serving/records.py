@@ -14,8 +14,8 @@ from typing import Any
 from fleet import events
 from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.controller.serving.asgi import Application, Message, Receive, Scope, Send, logged_path, respond
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.problem import Problem
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.problem import Problem
 
 SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),

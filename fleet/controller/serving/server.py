@@ -17,11 +17,11 @@ from fleet.controller.serving.rates import Rates
 from fleet.controller.serving.records import AccessLog
 from fleet.controller.serving.settings import ServingSettings
 from fleet.controller.serving.tls import load_chain
-from gateway.domain.access import Address
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.retry import TokenBuckets
-from gateway.wire.handshakes import HandshakeLimits
-from gateway.wire.listeners import Connect, Listeners
+from gateway.common.domain.access import Address
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.retry import TokenBuckets
+from gateway.common.wire.handshakes import HandshakeLimits
+from gateway.common.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
     from uvicorn.config import Config

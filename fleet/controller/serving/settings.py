@@ -6,8 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import check_above_zero
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.settings import check_above_zero
 
 FORMS = ("pem", "xfcc", "rfc9440")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")

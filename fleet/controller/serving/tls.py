@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-from gateway.domain.errors import ConfigurationError
-from gateway.wire import tls as wire_tls
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.wire import tls as wire_tls
 
 
 def server_context(certificate_pem: bytes, key_pem: bytes, client_ca_pem: bytes) -> ssl.SSLContext:

@@ -17,9 +17,9 @@ from fleet.publisher.assignments import (
     slots_of,
 )
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.assignment import Target
-from gateway.domain.errors import ConfigurationError
-from gateway.trust.assignment_form import assignment_metadata
+from gateway.common.domain.assignment import Target
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.trust.assignment_form import assignment_metadata
 from tests.simulators.assignment_document import sign_assignment
 from tests.simulators.fleet_repository import FleetRepository, new_key
 

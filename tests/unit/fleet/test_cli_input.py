@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.parser import PROGRAM
-from gateway.terminal.program import Program
+from gateway.common.terminal.program import Program
 from tests.load.__main__ import PROGRAM as SIMULATION
 from tests.simulators.controller import free_port
 

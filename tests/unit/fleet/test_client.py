@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.client.client import Access, Client, ClientSettings, path_of
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_http import AUTHORITY, now
 from tests.simulators.scripted_server import LOST, TOKEN, Scripted, good, problem, scripted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.controller.config import parse_config
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 IDLE = {
     "director": ("signings_at_once", "certificates_per_day", "enrolment_token_h", "poll_s", "renew_share"),

@@ -23,13 +23,13 @@ from fleet.publisher.roles import owner_role, role_paths
 from fleet.publisher.signing import renew
 from fleet.publisher.software import named_files
 from fleet.publisher.wording import describe
-from gateway.domain.assignment import RESERVED_SLOTS
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_documents import read_release_document
-from gateway.domain.routing import version_order
-from gateway.domain.settings_layer import NEVER
-from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
-from gateway.trust.targets import Withdrawal
+from gateway.common.domain.assignment import RESERVED_SLOTS
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release_documents import read_release_document
+from gateway.common.domain.routing import version_order
+from gateway.common.domain.settings_layer import NEVER
+from gateway.common.domain.settings_release import SETTINGS_LIMIT_BYTES
+from gateway.common.trust.targets import Withdrawal
 from tests.simulators.fleet_repository import FleetRepository
 
 TEXT = "# Berlin\n[mqtt]\nmax_inflight = 10\n"

@@ -16,8 +16,8 @@ from fleet.controller.config import parse_config
 from fleet.controller.database.place import read_place
 from fleet.publisher.device_settings import check_tables
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.policy import read_policy
-from gateway.domain.settings_layer import refused_keys
+from gateway.common.domain.policy import read_policy
+from gateway.common.domain.settings_layer import refused_keys
 
 GUIDE = (Path(__file__).parents[3] / "fleet" / "README.md").read_text()
 

@@ -14,7 +14,7 @@ from fleet.publisher import signing
 from fleet.publisher.drafts import Draft, draft_bytes, merged, read_draft
 from fleet.publisher.releases import target_of
 from fleet.publisher.roles import PROFILES
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 HOLDERS = 4

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fleet.publisher.files import given_back
-from gateway.domain.policy import Blackout, Policy, earliest
+from gateway.common.domain.policy import Blackout, Policy, earliest
 
 NOW = datetime(2027, 12, 28, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.publisher.keys import import_token_key, load_signer, make_key, read_public
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 
 PASSPHRASE = "correct horse battery"
 

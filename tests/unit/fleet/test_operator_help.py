@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
 from fleet.cli.parser import PROGRAM
-from gateway.terminal.program import UNREACHABLE, USAGE, Verb
+from gateway.common.terminal.program import UNREACHABLE, USAGE, Verb
 from tests.simulators.controller import free_port
 
 ACTIONLESS = {"migrate"}

@@ -10,10 +10,10 @@ import pytest
 
 from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.problem_types import OF_FAULT, TYPES, of_status
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 ROOT = Path(__file__).parents[3]
-SOURCES = sorted((ROOT / "fleet").rglob("*.py")) + sorted((ROOT / "gateway" / "wire").rglob("*.py"))
+SOURCES = sorted((ROOT / "fleet").rglob("*.py")) + sorted((ROOT / "gateway/common/wire").rglob("*.py"))
 STATED = {"ProblemError", "plain_problem", "plain", "turn_away", "_plain"}
 """Functions whose first argument is the status of a refusal."""
 

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.problem_types import OF_FAULT
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.problem import HTTP_STATUS
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.problem import HTTP_STATUS
 
 
 @pytest.mark.parametrize("fault", list(Fault))

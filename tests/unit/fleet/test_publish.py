@@ -17,7 +17,7 @@ from fleet.publisher.drafts import Draft
 from fleet.publisher.publish import Publication, choose_ready, is_published, plan_publication
 from fleet.publisher.releases import target_of
 from fleet.publisher.roles import ROOT, TARGETS
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.stock_client import StockClient
 

@@ -19,9 +19,9 @@ from fleet.publisher.releases import (
     read_model,
 )
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.routing import version_order
-from gateway.domain.signed_release import disagreement, read_release, release_bytes
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.routing import version_order
+from gateway.common.domain.signed_release import disagreement, read_release, release_bytes
 from tests.simulators.fleet_repository import FleetRepository
 
 MODELS = Path(__file__).parents[3] / "models"

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.parser import main
 from fleet.cli.remote import ago, bounded, local, one_line, short, target_of
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.scripted_server import TOKEN, Scripted, good, problem, scripted
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ from fleet.cli.rollouts_options import duration, waves
 from fleet.cli.rollouts_spec import specification, time_words, words
 from fleet.controller.rollouts.spec import Rollback, Spec
 from fleet.controller.rollouts.spec_form import read_spec, spec_document
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 TARGET = "models/acme/meter-reader/2/release"
 RESOLVED = {"path": TARGET, "size_bytes": 10, "sha256": "ab" * 32}

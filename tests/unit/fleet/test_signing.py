@@ -10,7 +10,7 @@ from tuf.api.metadata import Root
 from fleet.publisher import signing
 from fleet.publisher.roles import ONLINE, ROOT, TARGETS, role_paths, signer_name, with_root_role
 from fleet.publisher.settings import FleetSettings
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 

@@ -13,7 +13,7 @@ from fleet.publisher.drafts import Draft
 from fleet.publisher.releases import Terms, plan_release, plan_withdrawal, read_model, target_of
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.wording import describe
-from gateway.trust.targets import Withdrawal
+from gateway.common.trust.targets import Withdrawal
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 MODEL = Path(__file__).parents[3] / "models" / "activity" / "1"

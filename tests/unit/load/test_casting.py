@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.errors import ConfigurationError
-from gateway.domain.inventory import ACCELERATOR_KINDS
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.inventory import ACCELERATOR_KINDS
 from tests.load.casting import HARDWARE, Behaviour, cast, inventory
 from tests.load.settings import BehaviourShares, Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
+from gateway.common.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from tests.load.casting import HARDWARE, Behaviour, Character
 from tests.load.device import ELSE, SimulatedDevice
 from tests.simulators.enrolled_device import SLOT as REAL_SLOT

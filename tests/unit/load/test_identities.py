@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.load.identities import FleetIdentities, SimulatedIdentity, read_identities, write_identities
 
 ONE = SimulatedIdentity(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.load.machine import MachineReading, read, spent
 from tests.load.run import watched
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.load.wire import Response, ServerAddress, device_context, find_server
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 
 
 def text(result: dict[str, Any], answer: tuple[str, float | None]) -> float:

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.world.journeys import distances
 from tests.world.journeys.pictures import people, png
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside

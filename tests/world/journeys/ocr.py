@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.world.journeys import distances
 from tests.world.journeys.pictures import WORDS, line, photographs, png, scans, sheet
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside, replaced

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 
 PHOTOGRAPHS = (
     "astronaut",

@@ -8,7 +8,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from gateway.terminal.tables import print_table
+from gateway.common.terminal.tables import print_table
 from tests.world.answers import Judgement
 from tests.world.journeys.steps import Grade, MadeVariant, Outcome
 

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import numpy as np
 from scipy.signal import resample_poly
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.world.journeys import distances
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside, replaced, with_task
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.world.journeys import distances
 from tests.world.journeys.pictures import photographs, png
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import cv2
 import numpy as np
 
-from gateway.domain.tensor import Array
+from gateway.common.domain.tensor import Array
 from tests.world.journeys import distances
 from tests.world.journeys.pictures import people, pieces, png
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside, replaced

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.controller.authority.ca import new_authority
 from fleet.controller.authority.folder import open_authority, read_authority
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 
 def test_it_is_made_once(tmp_path, now) -> None:

@@ -18,7 +18,7 @@ from fleet.controller.authority.ca import Authority, new_authority
 from fleet.controller.authority.certificate import device_certificate, verified
 from fleet.controller.authority.request import requested_key
 from fleet.controller.authority.settings import AuthoritySettings
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 
 SETTINGS = AuthoritySettings()
 EC = ec.generate_private_key(ec.SECP256R1())

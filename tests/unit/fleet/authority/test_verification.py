@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fleet.controller.authority.ca import Authority, new_authority
 from fleet.controller.authority.certificate import NoDeviceError, check_holds, device_certificate, verified
 from fleet.controller.authority.revocation import revocation_list
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 REQUEST = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(KEY, hashes.SHA256())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fleet.controller.control.ingestion_lines import IntakeLimits, batches, document_of, plain_body
 from fleet.controller.problems import ProblemError
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, record
 
 LIMITS = IntakeLimits(50, 4, 1000)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import sqlite
 
 from fleet.controller.database.columns import BinaryColumn, JsonColumn, Moment, Whole, Words
 from fleet.controller.database.errors import RefusedError
-from gateway.domain.errors import Fault
+from gateway.common.domain.errors import Fault
 
 DIALECT = sqlite.dialect()
 JSON = st.recursive(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controller.database.place import read_place
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 
 def test_nothing_means_a_file_in_the_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.controller.authority.ca import new_authority
 from fleet.controller.monitoring.credentials import secret_text, trusting
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 
 def test_only_the_authorities_of_the_file_are_believed(tmp_path: Path) -> None:

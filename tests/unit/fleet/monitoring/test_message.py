@@ -11,7 +11,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from fleet.controller.database.alerts import Alert, AlertState, Untold
 from fleet.controller.monitoring.message import CLOSED, OPENED, body, headers, message_id, read_secret, signature
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 TEXT = "whsec_" + base64.b64encode(b"0123456789" * 4).decode()

@@ -24,7 +24,7 @@ from fleet.controller.monitoring.otlp_names import Names
 from fleet.controller.monitoring.otlp_points import nanoseconds, request
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import OtlpSettings
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.receiver import Said, receiving
 
 NOW = datetime(2027, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -16,7 +16,7 @@ from fleet.controller.monitoring import readings
 from fleet.controller.monitoring.readings import rule_values, rules
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples, SlotSample
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 

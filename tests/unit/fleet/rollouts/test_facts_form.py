@@ -41,7 +41,7 @@ from fleet.controller.rollouts.facts_form import (
     read_event,
     read_fact,
 )
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, 0, 0, 250, tzinfo=UTC)
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)

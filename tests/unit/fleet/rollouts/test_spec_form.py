@@ -20,7 +20,7 @@ from fleet.controller.rollouts.spec_form import (
     spec_digest,
     spec_document,
 )
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.rollouts import document, spec_of
 
 shares = st.lists(st.integers(1, 99), unique=True, max_size=4).map(sorted)

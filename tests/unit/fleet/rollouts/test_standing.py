@@ -11,7 +11,7 @@ from fleet.controller.rollouts.query import QueriedDevice
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import read_spec, spec_digest, spec_document
 from fleet.controller.rollouts.state import EARLIER, Status, device_counts
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.rollouts import Record, document, offered, spec_of
 
 ALL = [{"percent": 100}]

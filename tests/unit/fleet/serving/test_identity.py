@@ -13,7 +13,7 @@ from fleet.controller.serving import identity
 from fleet.controller.serving.identity import PeerMiddleware, Recognition
 from fleet.controller.serving.proxies import read_proxies
 from fleet.controller.serving.settings import ProxySettings
-from gateway.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.fleet_http import AUTHORITY, device
 
 NOW = datetime.now(UTC)

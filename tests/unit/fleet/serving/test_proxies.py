@@ -21,7 +21,7 @@ from fleet.controller.serving.proxies import (
     read_proxies,
 )
 from fleet.controller.serving.settings import FORMS, ProxySettings
-from gateway.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError
 
 CERTIFICATE = new_authority(datetime.now(UTC)).certificate
 DER = CERTIFICATE.public_bytes(Encoding.DER)

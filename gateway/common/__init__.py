@@ -1,0 +1,1 @@
+"""What two houses share: values, signatures, files, transfers, wire and terminal."""

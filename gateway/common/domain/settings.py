@@ -1,0 +1,107 @@
+"""Settings: frozen dataclasses that packages declare, built from the tables of a TOML file. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from gateway.common.domain.document import Table, read_document
+from gateway.common.domain.errors import ConfigurationError
+
+INTEGER_LIMIT = 2**32
+"""Largest integer: it exceeds every limit of ours, and a buffer of that size still fits."""
+VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
+"""`metadata` of a field without a buffer, such as a disk quota: up to integers that JSON keeps exact (RFC 8259, 6)."""
+NUMBER_LIMIT = 1e12
+SIGNED: Mapping[str, float] = types.MappingProxyType({"low": -NUMBER_LIMIT})
+"""`metadata` of a float field that may be negative."""
+
+S = TypeVar("S")
+
+
+def sections(config: type[Any]) -> dict[str, type[Any]]:
+    """Return settings dataclasses by the name of their table: the fields of `config` that declare one."""
+    found = {spec.name: spec.default_factory for spec in dataclasses.fields(config)}
+    return {name: typing.cast("type[Any]", kind) for name, kind in found.items() if kind is not dataclasses.MISSING}
+
+
+def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
+    """Return the tables of a configuration file by name, empty if one is absent; any other table is refused.
+
+    Raises ConfigurationError with file and line.
+    """
+    return only_tables(read_document(text, file), names)
+
+
+def only_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
+    """Take the tables of a document by name, as `read_tables` does. Raises ConfigurationError."""
+    tables = take_tables(top, names)
+    top.finish()
+    return tables
+
+
+def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
+    """Take the same tables of a document that contains others, which the caller takes."""
+    return {name: top.table(name) or Table({}, file=top.file, name=name) for name in names}
+
+
+def read_settings(settings: type[S], table: Table) -> S:
+    """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
+
+    Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
+    """
+    hints = typing.get_type_hints(settings)
+    values = {
+        spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)
+        for spec in dataclasses.fields(typing.cast("Any", settings))
+        if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
+    }
+    table.finish()
+    try:
+        return settings(**values)
+    except ConfigurationError as error:
+        table.refuse(error.key, error.problem)
+
+
+def check_above_zero(settings: object, table: str, *names: str, high: float = NUMBER_LIMIT) -> None:
+    """Check for a `__post_init__` that these fields are above 0 and at most `high`. Raises ConfigurationError."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 < value <= high:
+            limit = f" and at most {high:.15g}" if high < NUMBER_LIMIT else ""
+            raise ConfigurationError(f"must be above 0{limit}, not {value:g}", table=table, key=name)
+
+
+def _value(kind: Any, key: str, table: Table, bounds: Mapping[Any, Any]) -> Any:
+    if isinstance(kind, types.UnionType):
+        value = _value(_not_none(kind), key, table, bounds)
+        return None if value == "" else value  # "" may be written for a text that is not set
+    if kind is bool:
+        return table.flag(key)
+    if kind is int:
+        return table.integer(key, low=0, high=bounds.get("high", INTEGER_LIMIT))
+    if kind is float:
+        return float(table.number(key, low=bounds.get("low", 0.0), high=NUMBER_LIMIT))
+    if kind is str:
+        return table.text(key)
+    if dataclasses.is_dataclass(kind):
+        inner = table.table(key)
+        return read_settings(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
+    return _values(typing.get_args(kind)[0], key, table)
+
+
+def _not_none(kind: types.UnionType) -> Any:
+    return next(part for part in typing.get_args(kind) if part is not types.NoneType)
+
+
+def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(read_settings(typing.cast("type[Any]", kind), inner) for inner in table.tables(key))
+    if kind is int:
+        return table.integers(key)
+    if kind is float:
+        return table.numbers(key)
+    return table.texts(key)

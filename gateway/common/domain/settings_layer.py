@@ -1,0 +1,112 @@
+"""Settings of the fleet over those of the device's own file: which keys they may set, and how both are merged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from gateway.common.domain.document import parse_toml
+from gateway.common.domain.errors import ConfigurationError
+
+EVERY = "*"
+ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "limits": (EVERY,),
+        "trial": (EVERY,),
+        "shares": (EVERY,),
+        "log": (EVERY,),
+        "selection": ("objective", "loads_at_once", "idle_before_trial_s", "threads"),
+        "mqtt": (
+            *("route", "keepalive_s", "session_expiry_s", "will_delay_s", "connect_timeout_s"),
+            *("subscribe_timeout_s", "publish_timeout_s", "reconnect_min_s", "reconnect_max_s"),
+            *("receive_maximum", "max_inflight", "max_outbox", "max_outbox_bytes"),
+            *("max_queued", "max_running", "max_payload_bytes", "max_packet_bytes", "max_result_bytes"),
+            *("max_topic_bytes", "dedup_ttl_s", "dedup_entries", "dedup_bytes", "max_attempts"),
+            *("retry_min_s", "retry_max_s", "error_repeat_s", "hold_s", "max_held_bytes"),
+            *("journal", "journal_commit_s", "journal_commit_messages", "journal_snapshot_bytes"),
+        ),
+        "grpc": (
+            *("max_message_bytes", "max_other_bytes", "max_receiving_bytes", "max_waiting_bytes"),
+            *("max_all_waiting_bytes", "max_connections", "max_handshakes", "max_concurrent_calls", "max_open_streams"),
+            *("max_connection_streams", "max_health_watches", "reflection_requests", "reflection_request_bytes"),
+            *("stream_in_flight", "stream_idle_s", "retry_after_s", "last_calls_s", "cancel_limit_s"),
+            *("handshake_timeout_s", "receive_timeout_s", "write_timeout_s", "keepalive_ms", "keepalive_timeout_ms"),
+            "http2",
+        ),
+        "http": (
+            *("max_body_bytes", "max_json_bytes", "max_buffered_bytes", "max_header_bytes", "max_requests"),
+            *("max_connections", "backlog", "header_timeout_s", "body_timeout_s", "write_timeout_s", "keep_alive_s"),
+            *("retry_after_s", "compress_from_bytes", "compression_level"),
+        ),
+    }
+)
+"""Keys by table that signed settings may always set: routes, limits, quotas, objectives. "*": all keys of the table."""
+
+NEVER = frozenset({"fleet", "control", "state"})
+"""Tables that no signed settings may set: root of trust, the agent's own access, the daemon's memory of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLayer:
+    """Settings of the fleet: their signed TOML text, and the release ("@settings/NAME/VERSION") for error messages."""
+
+    written: str
+    toml: str
+
+    def over(self, local: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tables of `local` with these settings in place of its own. Raises ConfigurationError."""
+        return merged(local, parse_toml(self.toml, self.written))
+
+    def blamed(self, error: ConfigurationError) -> ConfigurationError:
+        """Return `error` of the merged settings with this release as its file, if this release set what is wrong."""
+        table = parse_toml(self.toml, self.written).get(error.table.partition(".")[0])
+        if not isinstance(table, dict) or (error.key and "." not in error.table and error.key not in table):
+            return error
+        return ConfigurationError(error.problem, file=self.written, table=error.table, key=error.key)
+
+
+def refused_keys(document: Mapping[str, Any], permitted: Collection[str]) -> tuple[str, ...]:
+    """Return the keys ("table.key", or the table if it has none) that `document` may not set.
+
+    `permitted`: more keys or tables, by the device's policy.
+    """
+    return tuple(key for key in _keys(document) if not (_is_allowed(key) or _is_permitted(key, permitted)))
+
+
+def merged(local: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of `local` with the keys of `fleet` in place of theirs.
+
+    A list, or a table in a table, is one value: routes of the fleet replace all routes of the device's file.
+    """
+    return {**local, **{name: _merged_table(local.get(name), table) for name, table in fleet.items()}}
+
+
+def check_permission(key: str) -> None:
+    """Raise ValueError unless a policy may permit this key ("table.key") or table."""
+    table, dot, name = key.partition(".")
+    if not table or (dot and not name) or "." in name or not key.replace("_", "").replace(".", "").isalnum():
+        raise ValueError(f"{key!r:.80} is no setting; write TABLE.KEY, such as mqtt.url, or TABLE")
+    if table in NEVER:
+        raise ValueError(f"[{table}] never comes from a fleet; take it out")
+
+
+def _merged_table(local: object, fleet: object) -> object:
+    return {**local, **fleet} if isinstance(local, dict) and isinstance(fleet, dict) else fleet
+
+
+def _keys(document: Mapping[str, Any]) -> Iterator[str]:
+    for table, values in document.items():
+        yield from (f"{table}.{key}" for key in values) if isinstance(values, dict) and values else (table,)
+
+
+def _is_allowed(name: str) -> bool:
+    table, _, key = name.partition(".")
+    keys = ALLOWED.get(table, ())
+    return key in keys or EVERY in keys or (not key and bool(keys))
+
+
+def _is_permitted(key: str, permitted: Collection[str]) -> bool:
+    table = key.partition(".")[0]
+    return table not in NEVER and (key in permitted or table in permitted)

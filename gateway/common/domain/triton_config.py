@@ -1,0 +1,322 @@
+"""Triton's `config.pbtxt` next to a bare model: the supported subset, and the reason to refuse any other field.
+
+Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused. A
+field that changes only how Triton schedules its runs is accepted, and a remark says which setting replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import LAYOUTS
+from gateway.common.domain.routing import version_order
+from gateway.common.domain.runtimes import BY_BACKEND
+from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.text_format import Block, read_text_format
+
+ROWS_LIMIT = 1_000_000
+"""Largest max_batch_size: the rows of one request."""
+DIMENSION_LIMIT = 2**31 - 1
+VERSION_LIMIT = 2**63 - 1
+
+_DATATYPES: Mapping[str, Datatype] = {
+    f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.label}": datatype for datatype in Datatype
+}
+
+_REFUSED: Mapping[str, str] = {
+    "sequence_batching": "state between requests is not kept; remove it where the model has no state",
+    "ensemble_scheduling": "let the client ask one model after the other",
+    "batch_input": "send these inputs in the request",
+    "batch_output": "remove it; every request gets its own rows",
+    "model_operations": "custom operators are not loaded; export the model without them",
+    "model_repository_agents": "copy the model's files into the model directory",
+    "cc_model_filenames": "name one file with default_model_filename",
+}
+_REFUSED_OF_TENSOR: Mapping[str, str] = {
+    "allow_ragged_batch": "pad the inputs to one shape",
+    "is_shape_tensor": "it belongs to TensorRT plans; use the ONNX file",
+    "is_non_linear_format_io": "it belongs to TensorRT plans; use the ONNX file",
+}
+_REMARKS: Mapping[str, str] = {
+    "optimization": "the trials choose runtime, accelerator and threads",
+    "model_warmup": "every model is tried with generated inputs before it serves",
+    "model_metrics": "/metrics has its own buckets",
+    "runtime": "the runtime that fits the model file runs it",
+    "metric_tags": "/metrics labels models by name and version",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTensor:
+    """An input or output as the configuration describes it; `dims` and `reshape` without the batch dimension.
+
+    `optional`: a request may leave it out, for which the model file has a value.
+    """
+
+    name: str
+    datatype: Datatype
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    layout: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """Versions to serve: the number of `latest` ones (0: not bounded), or the `specific` ones."""
+
+    latest: int = 0
+    specific: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TritonConfig:
+    """Configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
+
+    `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
+    dynamic_batching, which states that requests may share a run. `parameters` are the strings that ModelConfig repeats.
+    """
+
+    file: str
+    runtime: str = ""
+    max_batch_size: int | None = None
+    inputs: tuple[ConfigTensor, ...] = ()
+    outputs: tuple[ConfigTensor, ...] = ()
+    label_filename: str = ""
+    model_filename: str = ""
+    versions: VersionPolicy = VersionPolicy()
+    remarks: tuple[str, ...] = ()
+    joins: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def batched(self) -> bool | None:
+        """Return True if the first dimension counts rows, which Triton adds to `dims`; None if not stated."""
+        if self.max_batch_size is None:
+            return False if self.inputs or self.outputs else None
+        return self.max_batch_size > 0
+
+    def check_runtime(self, runtime: str) -> None:
+        """Check that the model file is one for the backend. Raises ConfigurationError."""
+        if self.runtime not in {"", runtime}:
+            problem = f"names a backend for {self.runtime} files, but the model is one for {runtime}; make them agree"
+            raise ConfigurationError(problem, file=self.file, key="backend")
+
+    def unserved(self, versions: Sequence[str]) -> Sequence[str]:
+        """Return the versions that the policy leaves out."""
+        policy = self.versions
+        if policy.specific:
+            return [version for version in versions if version not in policy.specific]
+        return sorted(versions, key=version_order)[: -policy.latest] if policy.latest else []
+
+    def missing(self, versions: Sequence[str]) -> Mapping[str, str]:
+        """Return the versions that the policy names and that are not among `versions`, with the problem."""
+        absent = [version for version in self.versions.specific if version not in versions]
+        where = PurePosixPath(self.file).name
+        return dict.fromkeys(absent, f"is missing, and version_policy specific in {where} names it; add it there")
+
+
+def read_config(text: str, file: str, model: str) -> TritonConfig:
+    """Read a configuration; `file` is named in errors, `model` is the name that it must have.
+
+    Raises ConfigurationError with the line for a field that is unknown or not for this model, UnofferedError for one
+    that is not offered here.
+    """
+    top = read_text_format(text, file)
+    top.refuse_any(_REFUSED)
+    name = top.text("name")
+    if name not in {"", model}:
+        top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")
+    outputs, labels = _outputs(top)
+    config = TritonConfig(
+        file=file,
+        runtime=_runtime(top),
+        max_batch_size=top.integer("max_batch_size", low=0, high=ROWS_LIMIT),
+        inputs=_distinct(top, "input", map(_input, top.blocks("input"))),
+        outputs=outputs,
+        label_filename=labels,
+        model_filename=_plain_name(top, "default_model_filename"),
+        versions=_versions(top.block("version_policy")),
+        joins="dynamic_batching" in top,
+        parameters=dict(map(_parameter, top.blocks("parameters"))),
+        remarks=tuple(_scheduling(top, model)),
+    )
+    top.finish()
+    return config
+
+
+def _parameter(block: Block) -> tuple[str, str]:
+    value = block.block("value")
+    found = block.text("key"), value.text("string_value") if value else ""
+    for part in filter(None, (value, block)):
+        part.finish()
+    return found
+
+
+def _runtime(top: Block) -> str:
+    found = ""
+    for key in ("platform", "backend"):
+        value = top.text(key)
+        if value and value not in BY_BACKEND:
+            offered = ", ".join(name for name in BY_BACKEND if name not in BY_BACKEND.values())
+            top.not_offered(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")
+        if value and found not in {"", BY_BACKEND[value]}:
+            top.refuse(key, "platform and backend contradict each other; remove one")
+        found = BY_BACKEND.get(value, found)
+    return found
+
+
+def _input(block: Block) -> ConfigTensor:
+    optional = block.flag("optional")
+    layout = block.word("format").removeprefix("FORMAT_").replace("NONE", "")
+    if layout not in {"", *LAYOUTS}:
+        block.refuse("format", f"must be FORMAT_NONE, FORMAT_NCHW or FORMAT_NHWC, not {layout!r:.40}")
+    tensor = replace(_tensor(block, layout), optional=optional)
+    block.finish()
+    return tensor
+
+
+def _outputs(top: Block) -> tuple[tuple[ConfigTensor, ...], str]:
+    """Return the outputs and the label file, which only one of them can have."""
+    found: list[ConfigTensor] = []
+    labels = ""
+    for block in top.blocks("output"):
+        named = _plain_name(block, "label_filename")
+        if labels and named not in {"", labels}:
+            block.not_offered("label_filename", f"only one label file is offered, and {labels} is named already")
+        labels = labels or named
+        found.append(_tensor(block, ""))
+        block.finish()
+    return _distinct(top, "output", found), labels
+
+
+def _distinct(top: Block, key: str, tensors: Iterable[ConfigTensor]) -> tuple[ConfigTensor, ...]:
+    """Return the tensors. Raises ConfigurationError if two have one name."""
+    by_name: dict[str, ConfigTensor] = {}
+    for tensor in tensors:
+        if by_name.setdefault(tensor.name, tensor) is not tensor:
+            top.refuse(key, f"describes {tensor.name!r:.150} twice; keep one")
+    return tuple(by_name.values())
+
+
+def _tensor(block: Block, layout: str) -> ConfigTensor:
+    block.refuse_any(_REFUSED_OF_TENSOR)
+    name = block.text("name")
+    if not name:
+        block.refuse("name", "missing; name the tensor as the model file does")
+    word = block.word("data_type")
+    if word not in _DATATYPES:
+        block.refuse("data_type", f"must be one of {', '.join(_DATATYPES)}, not {word!r:.40}")
+    dims = block.integers("dims", low=-1, high=DIMENSION_LIMIT)
+    if 0 in dims:
+        block.refuse("dims", "a dimension must be positive, or -1 for any size")
+    return ConfigTensor(name, _DATATYPES[word], dims, _reshape(block, dims), layout)
+
+
+def _reshape(block: Block, dims: tuple[int, ...]) -> tuple[int, ...] | None:
+    inner = block.block("reshape")
+    if inner is None:
+        return None
+    shape = inner.integers("shape", low=-1, high=DIMENSION_LIMIT)
+    inner.finish()
+    if -1 in dims or -1 in shape:
+        block.not_offered("reshape", "is offered for fixed dims only; give dims as the model file has them")
+    if _product(shape) != _product(dims):
+        block.refuse("reshape", f"{list(shape)} holds another number of elements than dims {list(dims)}")
+    return shape
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _plain_name(block: Block, key: str) -> str:
+    value = block.text(key)
+    if value and (PurePosixPath(value).name != value or value in {".", ".."} or not value.isprintable()):
+        block.refuse(key, f"must be the name of a file in the same folder, not {value!r:.150}")
+    return value
+
+
+def _versions(block: Block | None) -> VersionPolicy:
+    if block is None:
+        return VersionPolicy()
+    latest, specific, everything = block.block("latest"), block.block("specific"), block.block("all")
+    block.finish()
+    if sum(choice is not None for choice in (latest, specific, everything)) > 1:
+        block.refuse("", "latest, specific and all exclude each other; keep one")
+    if latest is not None:
+        count = latest.integer("num_versions", low=1, high=VERSION_LIMIT) or 1
+        latest.finish()
+        return VersionPolicy(latest=count)
+    if specific is None:
+        return VersionPolicy()
+    versions = tuple(map(str, specific.integers("versions", low=0, high=VERSION_LIMIT)))
+    if not versions:
+        specific.refuse("versions", "missing; name the versions to serve, or remove version_policy")
+    specific.finish()
+    return VersionPolicy(specific=versions)
+
+
+def _scheduling(top: Block, model: str) -> list[str]:
+    """Return remarks on fields that state only how Triton runs a model."""
+    remarks = [f"{key} is not applied: {why}" for key, why in _REMARKS.items() if top.skip(key)]
+    readers: Mapping[str, Callable[[Block], str]] = {
+        "instance_group": _instances,
+        "dynamic_batching": lambda block: _joining(block, model),
+        "response_cache": _cache,
+        "model_transaction_policy": _transactions,
+    }
+    for key, read in readers.items():
+        remarks += [remark for block in top.blocks(key) if (remark := read(block))]
+    return list(dict.fromkeys(remarks))
+
+
+def _instances(block: Block) -> str:
+    count = block.integer("count", low=0, high=ROWS_LIMIT) or 1
+    kind = block.word("kind").removeprefix("KIND_")
+    block.text("name")
+    block.integers("gpus", low=0, high=ROWS_LIMIT)
+    known = ("profile", "passive", "secondary_devices", "host_policy", "rate_limiter")
+    left = [f"instance_group.{key}" for key in known if block.skip(key)]
+    block.finish()
+    if count > 1 or kind not in {"", "AUTO", "CPU", "MODEL"}:
+        left = ["instance_group"]
+    what = "a version has one session, where the trials found it best ([selection])"
+    return f"{', '.join(left)} is not applied: {what}" if left else ""
+
+
+def _joining(block: Block, model: str) -> str:
+    delay_us = block.integer("max_queue_delay_microseconds", low=0, high=VERSION_LIMIT)
+    known = (
+        "preferred_batch_size",
+        "preserve_ordering",
+        "priority_levels",
+        "default_priority_level",
+        "default_queue_policy",
+        "priority_queue_policy",
+    )
+    others = [key for key in known if block.skip(key)]
+    block.finish()
+    queue = f'[[limits.queue]] model = "{model}"'
+    wait = [f"max_queue_delay_microseconds (set delay_us = {delay_us} in {queue})"] if delay_us else []
+    left = wait + [f"{key} (see {queue})" for key in others]
+    return f"dynamic_batching is not applied: {', '.join(left)}" if left else ""
+
+
+def _cache(block: Block) -> str:
+    enabled = block.flag("enable")
+    block.finish()
+    return "response_cache is not applied: every request is run" if enabled else ""
+
+
+def _transactions(block: Block) -> str:
+    if block.flag("decoupled"):
+        block.not_offered("decoupled", "is not offered here: every request has one answer; remove it")
+    block.finish()
+    return ""

@@ -1,0 +1,36 @@
+"""Files that are opened only if they are regular ones: a read of a pipe or a device might never end."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def check_digest(value: object) -> str:
+    """Return `value`. Raises ValueError unless it is a SHA-256 digest in hex, which may become a file name."""
+    if not (isinstance(value, str) and DIGEST_PATTERN.fullmatch(value)):
+        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
+    return value
+
+
+def open_plain(file: Path) -> io.BufferedReader:
+    """Open `file` for reading; links are followed. Raises OSError, also if it is no regular file."""
+    descriptor = os.open(file, _FLAGS)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no plain file", str(file))
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a plain file's content, as hex. Raises OSError."""
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,1 +1,0 @@
-"""Values, tables, decisions and ports. Imports the standard library and numpy, nothing else."""

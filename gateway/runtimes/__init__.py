@@ -1,4 +1,0 @@
-"""Inference engines that implement `gateway.domain.ports.Runtime`, and their trials in child processes.
-
-Importing any module of this package loads no engine: each imports its engine inside its methods.
-"""

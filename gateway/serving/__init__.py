@@ -1,0 +1,1 @@
+"""The daemon: it tries, selects and serves models."""

@@ -1,0 +1,288 @@
+"""Assembly of packages for the daemon and for the commands that examine one device: survey, site, loader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.events import Publish
+from gateway.common.domain.inventory import Inventory, RuntimeListing
+from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
+from gateway.common.domain.profile import Profile, choose_profile
+from gateway.common.domain.release import Release
+from gateway.common.domain.runtimes import RUNTIMES
+from gateway.common.domain.selection import Site
+from gateway.common.domain.verdict import PluginStatus, RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.common.store.private_copies import changed, private_copies
+from gateway.serving.committed.store import CommittedStore
+from gateway.serving.config import Config, models_folder, site_profiles_folder
+from gateway.serving.domain.ports import Session
+from gateway.serving.engine.batch_pass import BatchPass
+from gateway.serving.engine.decode_pool import DecodePool
+from gateway.serving.engine.engine import Engine
+from gateway.serving.engine.loader import Loader
+from gateway.serving.engine.pauses import Pauses
+from gateway.serving.engine.quotas import quotas
+from gateway.serving.engine.registry import Registry
+from gateway.serving.engine.repository import ModelRepository, ScanModel
+from gateway.serving.hardware.library import ask_libraries
+from gateway.serving.hardware.library_diagnosis import climb, library_sets
+from gateway.serving.hardware.probe import probe
+from gateway.serving.hardware.profiles import load_profiles, profiles_folder
+from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.runtimes.generate import witness
+from gateway.serving.runtimes.installed import installed_version
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial import inspect_file, runtime_status, try_variant
+from gateway.serving.store.compiled import make_compiled
+from gateway.serving.store.library import scan, scan_model
+from gateway.serving.store.releases import changed_file, changed_golden
+from gateway.serving.store.state import StateStore
+
+MIB = 1024 * 1024
+DATA_SHARE = 0.75
+"""Share of the device's memory that the gateway's data may take where the configuration does not say."""
+HERE = Path("/")
+"""The root of this machine, as opposed to a copied tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSurvey:
+    """A machine: its inventory, the profile it matches, the state of its runtimes (None: another machine's tree)."""
+
+    inventory: Inventory
+    profile: Profile | None
+    statuses: Mapping[str, RuntimeStatus] | None
+    listings: Mapping[str, RuntimeListing]
+
+    @property
+    def profile_name(self) -> str | None:
+        """Return the profile's name, or None if none matches."""
+        return self.profile.name if self.profile else None
+
+    @property
+    def plugins(self) -> Mapping[str, PluginStatus]:
+        """Return the installed plugins of all runtimes, by provider."""
+        statuses = (self.statuses or {}).values()
+        return {provider: plugin for status in statuses for provider, plugin in status.plugins.items()}
+
+    @property
+    def profile_sentence(self) -> str:
+        """Return the profile's name and its origin, for people."""
+        return f"{self.profile.name} (from {self.profile.origin})" if self.profile else "none matches"
+
+
+async def survey(
+    config: Config, root: Path = HERE, *, ask_all: bool = False, store: CommittedStore | None = None
+) -> MachineSurvey:
+    """Probe `root` and match a profile: shipped, this site's, or (`store`, else as configured) the fleet's.
+
+    On this machine, vendor libraries and runtimes are probed in child processes: where accelerators were found, or
+    always with `ask_all`. Raises ConfigurationError for a profile that does not exist or cannot be read.
+    """
+    inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
+    signed = await (store or CommittedStore(config.fleet, config.library)).profiles() if root == HERE else ()
+    profile = _profile(config, inventory, signed)
+    if root != HERE:
+        return MachineSurvey(inventory, profile, None, {})
+    statuses = {name: installed_version(name) for name in RUNTIMES}
+    listings: dict[str, RuntimeListing] = {}
+    if inventory.accelerators or ask_all:
+        statuses, listings = await _ask_runtimes(config)
+        libraries = await asyncio.to_thread(ask_libraries, library_sets(inventory), config.hardware)
+        inventory = climb(inventory, libraries, listings)
+    return MachineSurvey(inventory, profile, statuses, listings)
+
+
+async def matching_profile(config: Config) -> Profile | None:
+    """Return the device profile that a daemon would use on this machine. Raises ConfigurationError as `survey` does."""
+    inventory = await asyncio.to_thread(probe, HERE, settings=config.hardware)
+    return _profile(config, inventory, await CommittedStore(config.fleet, config.library).profiles())
+
+
+def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
+    """Return the device as selection uses it.
+
+    Threads: as configured, else the profile's budget, at most one per core. One thread if CPU time is the objective:
+    more threads never take less of it. Raises ConfigurationError if no profile matches.
+    """
+    profile, inventory = surveyed.profile, surveyed.inventory
+    if profile is None:
+        raise ConfigurationError(
+            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one",
+            file=config.file,
+            table="gateway",
+            key="profile",
+        )
+    cores = inventory.cpu.cores or os.cpu_count() or 1
+    most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
+    threads = config.selection.threads or most
+    if config.limits.worker_nice:
+        profile = replace(profile, budget=replace(profile.budget, worker_nice=config.limits.worker_nice))
+    return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
+
+
+def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> Loader:
+    """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_mib`)."""
+    # RLIMIT_DATA (getrlimit(2)) bounds the data of this process, and of each trial that it starts; 0: no bound. A run
+    # beyond it fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers and
+    # engines reserve and never touch.
+    limit_bytes = config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
+
+    async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Verdict:
+        if budget.cache_dir:
+            return await _compile_and_try(manifest, variant, files, _with_cache(budget), config.trial)
+        verdict = await try_variant(manifest, variant, files, budget, config.trial)
+        file = await asyncio.to_thread(changed_file, manifest, variant, files)
+        return Verdict(False, str(changed(file)), transient=True) if file else verdict
+
+    async def inspect(runtime: str, file: Path) -> Signature:
+        return await inspect_file(runtime, file, config.trial)
+
+    return Loader(
+        where,
+        config.selection.objective,
+        trial,
+        inspect,
+        _open_session,
+        state,
+        publish,
+        witness=witness,
+        require=config.selection.require,
+    )
+
+
+@contextmanager
+def opened(
+    config: Config, surveyed: MachineSurvey, state_folder: Path, remark: Callable[[str], None]
+) -> Iterator[Loader]:
+    """Lend a loader over the kept verdicts. `remark` gets the reason if they cannot be written. Raises as `site`."""
+    state = StateStore.open(state_folder, config.state)
+    if state.problem:
+        remark(state.problem)
+    try:
+        yield loader(config, site(config, surveyed), state, publish=lambda _event: None)
+    finally:
+        state.close()
+
+
+def serving(
+    config: Config,
+    loader: Loader,
+    *,
+    scan_model: ScanModel | None = None,
+    control: Callable[[], bool] = lambda: False,
+) -> tuple[Engine, ModelRepository]:
+    """Return the engine and the repository that fills it. By default no caller may load or unload by name."""
+    registry, limits = Registry(config.limits.retry_after_s), config.limits
+    turn = BatchPass(limits.turn_us, Pauses(limits.worker_wait_ms))
+    engine = Engine(registry, turn, quotas(limits), DecodePool(limits))
+    engine.ready_when, registry.is_read = limits.ready, False
+    repository = ModelRepository(
+        registry,
+        engine,
+        loader,
+        scan_model or _holds_nothing,
+        settings=limits,
+        selection=config.selection,
+        control=control,
+        publish=loader.publish,
+    )
+    return engine, repository
+
+
+async def _holds_nothing(_model: str) -> tuple[Release, ...]:
+    return ()
+
+
+async def _compile_and_try(
+    manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget, settings: TrialSettings
+) -> Verdict:
+    """Try private copies: what is compiled from them in the trial is loaded later in place of the signed bytes."""
+    async with AsyncExitStack() as stack:
+        lent = private_copies((*variant.artifacts, *_golden(manifest, files)), files)
+        try:
+            copies = await asyncio.to_thread(stack.enter_context, lent)
+        except VariantError as error:
+            return Verdict(False, str(error), transient=error.transient)
+        verdict = await try_variant(manifest, variant, copies, budget, settings)
+        return replace(verdict, reason=verdict.reason.replace(str(copies), str(files)))
+
+
+def _golden(manifest: ModelManifest, files: Path) -> tuple[Artifact, ...]:
+    """Return the golden set with its present size (0: it is not there): the digest decides."""
+    if manifest.golden is None:
+        return ()
+    file = files / manifest.golden.file
+    return (Artifact(manifest.golden.file, manifest.golden.sha256, file.stat().st_size if file.is_file() else 0),)
+
+
+def _with_cache(budget: SessionBudget) -> SessionBudget:
+    """Return the budget with its folder made; without the folder, nothing that is compiled is kept."""
+    if budget.cache_dir and not make_compiled(Path(budget.cache_dir)):
+        return replace(budget, cache_dir="")
+    return budget
+
+
+def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
+    """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
+    if golden := changed_golden(manifest, files):
+        raise changed(golden)
+    with private_copies(variant.artifacts, files) as copies:
+        return get_runtime(variant.runtime).open(manifest, variant, copies, _with_cache(budget))
+
+
+def releases(config: Config) -> tuple[Release, ...]:
+    """Return everything in the model directory. Raises ConfigurationError if there is none."""
+    return scan(models_folder(config), config.library)
+
+
+def releases_of(config: Config, model: str) -> tuple[Release, ...]:
+    """Return the versions of one model on disk; none if it is absent or the name could not be a file's."""
+    if model.startswith(".") or "/" in model:
+        return ()
+    return scan_model(models_folder(config), model, config.library)
+
+
+def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
+    """Choose a profile. Of equal names, the fleet's profile precedes this site's, and this site's the shipped one."""
+    of_site = site_profiles_folder(config)
+    found = (
+        *load_profiles(profiles_folder()),
+        *(load_profiles(of_site) if of_site else ()),
+        *(replace(profile, origin="signed by the fleet") for profile in signed),
+    )
+    profiles = tuple({profile.name: profile for profile in found}.values())
+    if config.gateway.profile:
+        named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
+        if named is None:
+            known = ", ".join(profile.name for profile in profiles)
+            raise ConfigurationError(
+                f"no device profile is called {config.gateway.profile!r}; known are {known}",
+                file=config.file,
+                table="gateway",
+                key="profile",
+            )
+        return named
+    return choose_profile(profiles, inventory)
+
+
+async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[str, RuntimeListing]]:
+    """Probe the runtimes, one child after the other: on a small device parallel children only slow each other."""
+    statuses: dict[str, RuntimeStatus] = {}
+    listings: dict[str, RuntimeListing] = {}
+    for name in RUNTIMES:
+        status, devices = await runtime_status(name, config.trial)
+        statuses[name] = status
+        if devices is not None:
+            listings[name] = RuntimeListing(not status.problem, status.version or "", devices, status.problem)
+    return statuses, listings

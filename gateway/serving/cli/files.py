@@ -1,0 +1,76 @@
+"""Input files of a request, read with a size limit."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.tensor import Array, Datatype, Tensor, datatype_of
+from gateway.serving.domain.golden import input_key
+
+FILE_LIMIT_BYTES = 64 * 1_048_576
+
+
+def images(names: list[str]) -> Tensor:
+    """Return a BYTES tensor [n] of encoded images."""
+    encoded = np.empty(len(names), object)
+    encoded[:] = [read_file(name) for name in names]
+    return Tensor(Datatype.BYTES, encoded)
+
+
+def tensors(name: str, wanted: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Tensor]:
+    """Return the arrays of an npz file, each stored as NAME or, as in a golden set, as input.NAME.
+
+    Those that are `optional` may be absent.
+
+    Raises ConfigurationError for a file that is no npz, RequestError INVALID for arrays that are no tensors.
+    """
+    content = io.BytesIO(read_file(name))
+    if not zipfile.is_zipfile(content):
+        raise ConfigurationError("is no npz file; numpy.savez writes one", file=name)
+    try:
+        with np.load(content, allow_pickle=False) as arrays:
+            names = [*wanted, *(wish for wish in optional if input_key(arrays, wish))]
+            return {wish: _tensor(_stored(arrays, wish, name), wish, name) for wish in names}
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigurationError(f"cannot be read as npz: {error}", file=name) from error
+
+
+def _stored(arrays: np.lib.npyio.NpzFile, wish: str, name: str) -> Array:
+    key = input_key(arrays, wish)
+    if key is None:
+        raise RequestError(Fault.INVALID, f"{name} holds no array '{wish}'; it holds {', '.join(arrays) or 'none'}")
+    found: Array = arrays[key]
+    return found
+
+
+def _tensor(array: Array, wish: str, name: str) -> Tensor:
+    try:
+        datatype = datatype_of(array.dtype)
+    except KeyError:
+        raise RequestError(Fault.INVALID, f"{name}: array '{wish}' of {array.dtype} is no tensor") from None
+    if datatype is Datatype.BYTES:
+        elements = np.empty(array.size, object)
+        elements[:] = [part if isinstance(part, bytes) else str(part).encode() for part in array.ravel().tolist()]
+        array = elements.reshape(array.shape)
+    return Tensor(datatype, array)
+
+
+def read_file(name: str) -> bytes:
+    """Return the content of a bounded file; "-" is standard input. Raises ConfigurationError."""
+    try:
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=name) from error
+    if len(content) > FILE_LIMIT_BYTES:
+        raise ConfigurationError(f"is larger than {FILE_LIMIT_BYTES} bytes", file=name)
+    return content

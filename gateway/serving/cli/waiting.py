@@ -1,0 +1,92 @@
+"""Wait of a command for a gateway that starts and for a model that loads, with a line on stderr."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import PurePath
+from typing import TypeVar
+
+from gateway.common.domain.errors import Fault, RequestError, UnreachableError
+from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError
+from gateway.serving.cli.remote import read_array
+
+Answer = TypeVar("Answer")
+PAUSE_S = 0.2
+START_S = 60.0
+"""Time that a start takes at most until it listens: vendor libraries and runtimes are asked before."""
+
+
+class ModelWait:
+    """One wait of at most `limit_s`. `config`: --config of the command, by which it finds a gateway that starts."""
+
+    def __init__(self, model: str, limit_s: float, config: str | None) -> None:
+        self._model, self._limit_s, self._config, self._began_s = model, limit_s, config, time.monotonic()
+        self._shown = ""
+
+    def answer(self, place: GatewayAddress, keys: Keys, question: Callable[[], Answer]) -> Answer:
+        """Return the first answer to `question`, which is repeated while its model loads. Raises its last error."""
+        starting = True
+        while True:
+            try:
+                answer = question()
+            except NoListenerError:
+                # it may listen since the question, so that one more follows
+                before, starting = starting, is_starting(self._config)
+                if not (before or starting) or (starting and not self.pause("the gateway starts")):
+                    raise
+            except RequestError as error:
+                stage = self._stage(place, keys) if error.fault is Fault.UNAVAILABLE else ""
+                if not (stage and self.pause(stage)):
+                    raise
+            else:
+                self._clear()
+                return answer
+
+    def pause(self, stage: str) -> bool:
+        """Show what is waited for, and wait a moment; return False if the time is over."""
+        waited_s = time.monotonic() - self._began_s
+        if waited_s >= self._limit_s:
+            self._clear()
+            return False
+        line = f"waiting for model '{self._model}', at most {self._limit_s:g} s: {stage}"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{line} ({waited_s:.0f} s)", end="", file=sys.stderr, flush=True)
+        elif not self._shown:
+            print(line, file=sys.stderr, flush=True)
+        self._shown = line
+        time.sleep(PAUSE_S)
+        return True
+
+    def _clear(self) -> None:
+        if self._shown and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _stage(self, place: GatewayAddress, keys: Keys) -> str:
+        """Return what a model that loads waits for; "" if it does not load."""
+        try:
+            with GatewayClient(place, keys) as client:
+                index = read_array(*client.exchange("POST", "/v2/repository/index"))
+        except (RequestError, UnreachableError):
+            return ""
+        lines = [line for line in index if line["name"] == self._model]
+        stages = [line["reason"] for line in lines if line["state"] == "LOADING"]
+        return stages[-1] if stages else "" if lines else "the gateway reads its models"
+
+
+def is_starting(config: str | None) -> bool:
+    """Return True if `edge-gateway run` was begun here a moment ago, with this --config, and does not listen yet."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline", "create_time"]):
+        words = [*itertools.pairwise(process.info["cmdline"] or ())]
+        begun = any(PurePath(name).name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in words)
+        of_config = next((file for option, file in words if option == "--config"), None) == config
+        if begun and of_config and time.time() - process.info["create_time"] < START_S:
+            with suppress(psutil.Error):  # ended, or of another user
+                if all(one.status != psutil.CONN_LISTEN for one in process.net_connections("inet")):
+                    return True
+    return False

@@ -1,0 +1,377 @@
+"""Composition root: makes the packages' objects, wires them, starts them in order and stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
+from gateway.common.domain.settings_layer import SettingsLayer
+from gateway.common.logs import configure_logging, get_logger, log_event
+from gateway.common.notify import Notifier, feed_watchdog
+from gateway.serving import assembly
+from gateway.serving.committed.store import CommittedStore
+from gateway.serving.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
+from gateway.serving.credentials import Credentials
+from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
+from gateway.serving.frontends.pools import Pools
+from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
+from gateway.serving.observe.heap import Trimming, settle
+from gateway.serving.store.state import StateStore
+
+if TYPE_CHECKING:
+    from gateway.common.domain.access import Address
+    from gateway.serving.domain.vitals import Vitals
+    from gateway.serving.frontends.mqtt.frontend import MqttFrontends
+    from gateway.serving.frontends.regions import Regions
+    from gateway.serving.frontends.rest_v2.server import RestFrontend
+
+LIVE = frozenset({"models", "log", "file", "auth", "tls"})
+"""Settings that SIGHUP applies at once; the others need a restart."""
+
+HTTP_WAITS_S = 1.0
+"""Time that HTTP waits for the models to be loaded. With kept verdicts they take a tenth of that."""
+
+Overrides = Callable[[Config], Config]
+"""Options of the command line that override a configuration, also when SIGHUP reads it again."""
+
+
+class Daemon:
+    """One running gateway. `run()` returns when it was stopped and everything is drained."""
+
+    def __init__(self, config: Config, life: Life, overrides: Overrides) -> None:
+        self._config, self._life, self._overrides = config, life, overrides
+        self.restart: str | None = None
+        """Argument of `execute_again` if the process is to be replaced; None: it ends."""
+        self._log = get_logger("daemon")
+        self._notify = Notifier.from_environment(os.environ)
+        self._stop, self._ready = asyncio.Event(), asyncio.Event()
+        self._refining: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._reload_again = False
+        self._up = False
+        self._trimming = Trimming(self._stop.is_set)
+        self._mqtt: MqttFrontends | None = None
+        self._regions: Regions | None = None
+        self._pools = Pools(config.shares)
+        self._readiness_changed: Callable[[], None] = lambda: None
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
+        configure_logging(self._config.log)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_for_good)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
+        store = CommittedStore(self._config.fleet, self._config.library)
+        self._trials = SettingsControl(self._life, store, self._check, self._restart, self._stop.is_set)
+        if self._life.ends_in_s is not None:  # this process tries settings
+            loop.call_later(self._life.ends_in_s, self._trials.end_trial)
+        async with AsyncExitStack() as stack:
+            if await self._started(stack):
+                self._notify.ready(self._summary())
+                self._ready.set()
+                settle()
+                await self._stop.wait()
+            if self.restart is None:
+                self._notify.stopping()
+            else:
+                self._notify.reloading("restarting with other settings of the fleet")
+            self._log.info("stopping", drain_s=self._config.limits.drain_s)
+            if self._up:
+                self._engine.draining = True
+        self._log.info("stopped")
+
+    async def _started(self, stack: AsyncExitStack) -> bool:
+        """Start, unless stopped first: trials may take minutes, and a stop does not wait for them."""
+        starting, stopping = asyncio.create_task(self._start(stack)), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (starting, stopping):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+            self._up = True
+            if self._reload_again:
+                self._begin_reloading()
+        return self._up
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        stack.callback(feed_watchdog(self._notify, os.environ))
+        self._credentials = Credentials(self._config)
+        self._state = state = StateStore.open(self._life.folder, self._config.state)
+        stack.callback(state.close)
+        if state.problem:
+            self._log.warning("state kept in memory", problem=state.problem)
+        await self._build(state)
+        stack.push_async_callback(self._repository.close)
+        stack.push_async_callback(self._fleet.close)
+        stack.push_async_callback(self._end_background)
+        self._build_mqtt(stack)
+        self._start_regions(stack)
+        await self._start_grpc(stack)
+        await self._start_http(stack)
+        await self._start_control(stack)
+        self._loading = asyncio.create_task(self._first_synchronisation(), name="load")
+        done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.notify_within_s)
+        if done:
+            loading, self._loading = self._loading, None
+            await loading
+        else:
+            self._log.warning("started while models are still loading", serving=self._summary())
+            self._loading.add_done_callback(self._answers)
+        if self._mqtt is not None:  # not before: what waits at brokers would be held for models that load at once
+            await self._mqtt.start()
+            stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
+
+    async def _build(self, state: StateStore) -> None:
+        config, store = self._config, CommittedStore(self._config.fleet, self._config.library)
+        self._surveyed = surveyed = await assembly.survey(config, store=store)
+        where = assembly.site(config, surveyed, "" if state.problem else str(self._life.folder / "compiled"))
+        self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
+        loader = assembly.loader(config, where, state, self._publish)
+        self._engine, self._repository = assembly.serving(
+            config,
+            loader,
+            scan_model=lambda model: self._fleet.of_model(model, partial(assembly.releases_of, self._config, model)),
+            control=lambda: self._config.models.control,
+        )
+        self._fleet = Fleet(store, self._repository, loader, config.fleet)
+        self._listed = MarkedRepository(self._repository, store)
+
+    async def _first_synchronisation(self) -> None:
+        """Load the models, then become ready."""
+        try:
+            await self._synchronise(self._config)
+        except Exception as error:
+            if not self._up:  # the start fails
+                raise
+            self._log.error("the model directory could not be read to its end", problem=str(error))
+        self._engine.settled = True
+        self._readiness_changed()
+        self._repository.changed = self._begin_refining
+        self._begin_refining()
+
+    async def _synchronise(self, config: Config) -> None:
+        """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
+        releases = await asyncio.to_thread(assembly.releases, config)
+        # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
+        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
+        waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
+        if waiting:
+            self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
+        self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
+        configure_logging(config.log)
+        await self._fleet.synchronise(releases)
+        self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
+
+    async def _start_grpc(self, stack: AsyncExitStack) -> None:
+        if not self._config.grpc_listen:
+            return
+        from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
+        from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
+
+        engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
+        ports = (engine, self._listed, engine, self._config.grpc, self._regions)
+        service = InferenceService(*ports, server_name=name, pools=self._pools)
+        frontend = guards.guard(GrpcServer(service, self._config.grpc, guards.security))
+        bound = await frontend.start(self._config.grpc_listen)
+        stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
+        self._readiness_changed = service.health.changed
+        self._announce("grpc", bound)
+
+    async def _start_http(self, stack: AsyncExitStack) -> None:
+        if not self._config.http_listen:
+            return
+        from gateway.serving.frontends.rest_v2.server import RestFrontend
+        from gateway.serving.observe.metrics import Metrics, Source
+
+        refused = (self._credentials.samples, self._pools.refusals.samples)
+        absent: Source = tuple
+        regions = absent if self._regions is None else self._regions.samples
+        mqtt = absent if self._mqtt is None else self._mqtt.samples
+        sources = (mqtt, self._state.samples, regions, *refused)
+        metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
+        engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
+        ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
+        frontend = RestFrontend(*ports, server_name=name, pools=self._pools)
+        bound = await self._credentials.guard(frontend).start(self._config.http_listen)
+        stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
+        self._announce("http", bound)
+        self._begin_answering(stack, self._answer_http(frontend), "http")
+
+    async def _answer_http(self, frontend: RestFrontend) -> None:
+        """Answer HTTP after READY=1, or after HTTP_WAITS_S, when it reports that the gateway is live and not ready."""
+        # Loading HTTP's libraries first would delay READY=1.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HTTP_WAITS_S):
+                await self._ready.wait()
+        await frontend.answer()
+        settle()
+
+    async def _start_control(self, stack: AsyncExitStack) -> None:
+        settings = self._config.control
+        if settings.address is None:
+            return
+        ports = (self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem)
+        more = (lambda: None if self._mqtt is None else self._mqtt.online, self._trials, settings, self._pools)
+        bound = await (frontend := control_frontend(*ports, *more)).start([settings.address])
+        stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
+        self._announce("control", bound)
+        self._begin_answering(stack, frontend.serve(), "control")
+
+    def _begin_answering(self, stack: AsyncExitStack, answer: Coroutine[None, None, None], name: str) -> None:
+        answering = asyncio.create_task(answer, name=name)
+        answering.add_done_callback(self._answers)
+        stack.push_async_callback(self._end_answering, answering)
+
+    def _answers(self, answering: asyncio.Task[None]) -> None:
+        """End a gateway that cannot answer where it should; the task's owner on the stack raises the reason."""
+        if not answering.cancelled() and answering.exception() is not None:
+            self._stop.set()
+
+    @staticmethod
+    async def _end_answering(answering: asyncio.Task[None]) -> None:
+        answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
+
+    def _build_mqtt(self, stack: AsyncExitStack) -> None:
+        """Lock the state of MQTT's front ends, before models load. Raises ConfigurationError."""
+        if brokers := mqtt_brokers(self._config):
+            from gateway.serving.frontends.mqtt.frontend import MqttFrontends
+
+            folder = None if self._state.problem else Path(self._life.folder)
+            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)
+            stack.enter_context(self._mqtt.locked())
+
+    def _start_regions(self, stack: AsyncExitStack) -> None:
+        if self._config.shared_memory.allowed:
+            from gateway.serving.frontends.regions import Regions
+            from gateway.serving.frontends.sealed_memory import SealedMemory
+
+            settings, refusals = self._config.shared_memory, self._pools.refusals
+            self._regions = regions = Regions(settings, refusals=refusals)
+            sweeping = asyncio.create_task(self._sweep(regions), name="sweep")
+            stack.callback(sweeping.cancel)
+            if settings.socket:
+                memory = self._credentials.guard(SealedMemory(regions, settings, self._credentials.security, refusals))
+                self._announce("memory", [memory.start()])
+                stack.callback(memory.stop)
+
+    async def _sweep(self, regions: Regions) -> None:
+        """Drop the regions of programs that have ended, also when no other program registers."""
+        while True:
+            await asyncio.sleep(self._config.shared_memory.sweep_s)
+            regions.sweep()
+
+    def _vitals(self) -> Vitals:
+        from gateway.serving.hardware.tree import Tree
+        from gateway.serving.hardware.vitals import read_vitals
+
+        return read_vitals(Tree(assembly.HERE, self._config.hardware))
+
+    def _problem(self) -> str:
+        """Return what an operator has to repair, for the control API ("": nothing)."""
+        mqtt = self._mqtt.problem if self._mqtt else ""
+        found = (self._fleet.problem, self._state.problem, self._life.problem, mqtt and f"MQTT: {mqtt}")
+        return "; ".join(problem for problem in found if problem)
+
+    def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
+        for address in bound:
+            self._log.info("listening", protocol=protocol, address=str(address))
+
+    def _publish(self, event: Event) -> None:
+        if not isinstance(event, ImagesDecoded):
+            log_event(event)
+        if changed := isinstance(event, ServableChanged):
+            self._readiness_changed()
+        if changed or isinstance(event, ImagesDecoded):
+            self._trimming.soon(changed=changed)
+        if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
+            self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
+
+    def _summary(self) -> str:
+        """Return one line for people: what is ready, loading, refused or undecided."""
+        index, others = self._repository.index(), []
+        for state, words in (("LOADING", "loading"), ("UNAVAILABLE", "unavailable")):
+            if named := [f"{line.name} {line.version}" for line in index if line.state == state]:
+                others.append(f"; {words}: {', '.join(named)}")
+        return f"{sum(line.state == 'READY' for line in index)} model versions ready{''.join(others)}"
+
+    # ---- signals ---------------------------------------------------------------------------------------------------
+    def _stop_for_good(self) -> None:
+        """End, also during a restart."""
+        self.restart = None
+        self._stop.set()
+
+    # ---- settings of the fleet ---------------------------------------------------------------------------------------
+    async def _check(self, layer: SettingsLayer) -> None:
+        """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
+        await check_startable(await asyncio.to_thread(self._read, layer))
+
+    def _restart(self, trial: str) -> None:
+        """End orderly; the caller of `run` then replaces the process. A stop that has begun stays one."""
+        if not self._stop.is_set():
+            self.restart = trial
+            self._stop.set()
+
+    def _read(self, layer: SettingsLayer | None) -> Config:
+        """Read the configuration file again, with settings of the fleet and the command line's changes."""
+        return self._overrides(load_config(Path(self._config.file) if self._config.file else None, layer))
+
+    def _begin_reloading(self) -> None:
+        if self._stop.is_set():
+            return
+        if self._up and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.create_task(self._reload(), name="reload")
+        else:
+            self._reload_again = True
+
+    async def _reload(self) -> None:
+        """Read configuration and model directory again. Errors are logged; what was in force stays."""
+        self._reload_again = True
+        while self._reload_again:
+            self._reload_again = False
+            self._notify.reloading()
+            try:
+                await self._read_again()
+            except ConfigurationError as error:
+                self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+            except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
+                self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
+            self._notify.ready(self._summary())
+
+    async def _read_again(self) -> None:
+        """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""
+        config = None
+        try:
+            config = self._read(self._life.layer)
+        finally:
+            await self._credentials.renew(config)
+        if self._loading is not None:
+            await asyncio.wait({self._loading})  # what the start read must not come after what we read
+        await self._synchronise(config)
+
+    # ---- background -------------------------------------------------------------------------------------------------
+    def _begin_refining(self) -> None:
+        if not self._stop.is_set() and (self._refining is None or self._refining.done()):
+            self._refining = asyncio.create_task(self._repository.refine(), name="refine")
+
+    async def _end_background(self) -> None:
+        tasks = [task for task in (self._loading, self._refining, self._reloading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, ConfigurationError):
+                raise ended
+            if isinstance(ended, Exception):
+                self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")

@@ -1,0 +1,73 @@
+"""Inference request and its answer, in the form that all frontends use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.common.domain.tensor import Datatype, Tensor
+
+Parameter = bool | int | float | str
+
+
+class Destination(Protocol):
+    """Destination of an output that is not sent in the answer: a place in the caller's shared memory."""
+
+    def put(self, raw: bytes) -> Mapping[str, Parameter]:
+        """Write the bytes, and return the parameters that state their place. Raises RequestError if they do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """Output that the caller requests; `classification` > 0 requests its k best as BYTES "%f:idx[:label]" (Triton)."""
+
+    name: str
+    classification: int = 0
+    destination: Destination | None = None
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """Inference request. `inputs` have the manifest's names; `version` "" means the policy's default.
+
+    `deadline_ns` is on the monotonic clock (None: none). `priority` 1 is highest, 0 the model's default. Empty
+    `outputs` mean all of them. `caller`: the first available of token's name, certificate, peer uid and address.
+    `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest.
+    """
+
+    model: str
+    inputs: dict[str, Tensor]
+    version: str = ""
+    id: str = ""
+    outputs: tuple[RequestedOutput, ...] = ()
+    deadline_ns: int | None = None
+    priority: int = 0
+    caller: str = ""
+    stream: str = ""
+    ignored_parameters: int = 0
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """Inference response. `outputs` are in the requested order (or the manifest's); the caller may keep the arrays."""
+
+    model: str
+    version: str
+    id: str
+    outputs: dict[str, Tensor]
+    variant: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseForm:
+    """Properties of responses that differ in their id and the contents of their outputs only. Compared by identity.
+
+    `outputs`: name, datatype and shape of each, in the order in which they are sent.
+    """
+
+    model: str
+    version: str
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...]], ...]
+    variant: str = ""

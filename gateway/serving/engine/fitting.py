@@ -1,0 +1,145 @@
+"""Construction of a servable from a release: session, placement, cost of runs, and threads that a run takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.release import Release
+from gateway.common.domain.selection import Candidate, argument, joining_obstacle, settled
+from gateway.common.domain.statistics import Placement
+from gateway.serving.domain.lifecycle import ServableState
+from gateway.serving.engine.context import EngineContext
+from gateway.serving.engine.cost import Cost, estimate_cost, of_one_shape
+from gateway.serving.engine.limiter import Limiter
+from gateway.serving.engine.loader import Loader, Opened
+from gateway.serving.engine.pauses import Pauses
+from gateway.serving.engine.servable import Servable, ServableParts
+from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.engine.target import ModelTarget
+from gateway.serving.engine.worker import WorkerSettings
+from gateway.serving.tasks.interpreter import interpreter_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Factory of servables for one device."""
+
+    loader: Loader
+    context: EngineContext
+
+    async def first(self, release: Release, meanwhile: Callable[[Release], ModelTarget | None]) -> Opened | ModelTarget:
+        """Open a release as `Loader.first` does, unless `meanwhile` returns a target of it after that.
+
+        `meanwhile` is called after success and after failure, and its target has precedence. The session that was
+        opened is closed then.
+        """
+        try:
+            opened = await self.loader.first(release)
+        except (VariantError, ConfigurationError):
+            if (there := meanwhile(release)) is None:
+                raise
+            return there
+        if (there := meanwhile(release)) is not None:
+            opened.session.close()
+        return there or opened
+
+    def servable(self, opened: Opened, old: ModelTarget | None = None) -> Servable:
+        """Return a servable of an opened release. It continues the counters of `old` if that has the same manifest.
+
+        Raises VariantError, with the session closed, if no thread can start for it, or its task does not fit.
+        """
+        try:
+            interpreter = interpreter_of(opened.served)
+            manifest = opened.served if interpreter is None else interpreter.described
+            parts = ServableParts(
+                manifest=manifest,
+                declared=opened.manifest,
+                placement=self._placement(opened.release, opened.manifest, opened.candidate),
+                session=opened.session,
+                interpreter=interpreter,
+                witness=opened.witness,
+                cost=self._cost(opened.manifest, opened.candidate),
+                threads=_threads(opened.candidate),
+            )
+            servable = Servable(parts, self.context, old.statistics if old and old.manifest == manifest else None)
+        except ConfigurationError as error:
+            opened.session.close()
+            raise VariantError(str(error)) from error
+        except RuntimeError as error:
+            opened.session.close()
+            what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"
+            raise VariantError(what, remedy=remedy, transient=True) from error
+        servable.move(ServableState.AVAILABLE)
+        return servable
+
+    def refit(self, target: ModelTarget, release: Release, candidate: Candidate) -> bool:
+        """Give a servable the cost of its candidate's present verdict. Return False if it must be opened again."""
+        if not isinstance(target, Servable):
+            return False
+        declared = target.declared
+        served = settled(declared, candidate.verdict)
+        interpreter = interpreter_of(served)
+        if (interpreter.described if interpreter else served) != target.manifest:
+            return False
+        if _threads(candidate) != target.threads:
+            return False
+        target.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
+        return True
+
+    def _placement(self, release: Release, declared: ModelManifest, candidate: Candidate) -> Placement:
+        manifest, variant = settled(declared, candidate.verdict), candidate.variant
+        return Placement(
+            variant=variant.name,
+            runtime=variant.runtime,
+            precision=variant.precision,
+            accelerator=candidate.accelerator or "",
+            reason=argument(self.loader.candidates(declared), candidate, self.loader.objective),
+            max_batch_rows=manifest.rows_limit(self.context.settings.max_batch_rows) if manifest.batched else 0,
+            signed=release.signed,
+            level=candidate.level,
+            joining=self._not_joined(declared, candidate),
+            remarks=candidate.verdict.remarks if candidate.verdict else (),
+            provider=candidate.budget.provider,
+        )
+
+    def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:
+        """Return why requests are not joined, or "" if they may be."""
+        if not self.context.settings.queue_of(declared.name).join:
+            return "[[limits.queue]] switches it off"
+        return joining_obstacle(declared, candidate.verdict)
+
+    def _cost(self, declared: ModelManifest, candidate: Candidate) -> Cost:
+        """Return the cost of a candidate.
+
+        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. A
+        model with open axes runs there, too: they let a caller choose how long a run takes.
+        """
+        settings, manifest = self.context.settings, settled(declared, candidate.verdict)
+        on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
+        joining = candidate.verdict.joining if candidate.verdict else None
+        return estimate_cost(
+            candidate.verdict,
+            candidate.accelerator or CPU,
+            joins=not self._not_joined(declared, candidate),
+            inline_limit_us=settings.inline_limit_us if on_loop else 0,
+            batch_rows=min(manifest.rows_limit(settings.batch_rows), joining.rows if joining else 1),
+            batch_gain=settings.batch_gain,
+        )
+
+
+def worker_settings(loader: Loader, settings: EngineSettings, pauses: Pauses) -> WorkerSettings:
+    """Return the settings of the workers on the loader's device."""
+    budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
+    return WorkerSettings(Limiter(budget.threads or cores, settings.thread_wait_s), pauses, budget.worker_nice)
+
+
+def _threads(candidate: Candidate) -> int:
+    """Return the processor threads that a run takes; 0 if an accelerator runs it."""
+    if candidate.accelerator not in {None, CPU}:
+        return 0
+    return candidate.verdict.threads if candidate.verdict else 1

@@ -1,0 +1,204 @@
+"""Steps from a release on disk to an open session: complete, plan, try in a child process, choose, open.
+
+Functions of other packages are passed in as callables. This file decides the order and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from gateway.common.domain.errors import VariantError, lacks_memory
+from gateway.common.domain.events import ProofContradicted, Publish, TrialFinished
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.manifest import ModelManifest, Variant
+from gateway.common.domain.release import Release, complete
+from gateway.common.domain.selection import (
+    Candidate,
+    Site,
+    choose,
+    level_obstacle,
+    plan,
+    required_level,
+    settled,
+    untried,
+    with_verdict,
+)
+from gateway.common.domain.tensor import Tensors
+from gateway.common.domain.verdict import SessionBudget, Signature, Verdict, remeasured, verdict_key
+from gateway.serving.domain.ports import Session
+from gateway.serving.engine.exclusive import ExclusiveUse
+from gateway.serving.engine.priority import stepped_back
+from gateway.serving.engine.threads import begin
+
+Trial = Callable[[ModelManifest, Variant, Path, SessionBudget], Awaitable[Verdict]]
+Inspect = Callable[[str, Path], Awaitable[Signature]]
+OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
+Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
+"""Function that returns an input that the model answered in its trial, or None if there is none."""
+
+
+class Verdicts(Protocol):
+    """Storage of verdicts over restarts."""
+
+    def verdict(self, key: str) -> Verdict | None: ...
+    def keep_verdict(self, key: str, verdict: Verdict) -> None: ...
+    def signature(self, digest: str) -> Signature | None: ...
+    def keep_signature(self, digest: str, signature: Signature) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that passed its gate, its candidate, and the release of both."""
+
+    release: Release
+    manifest: ModelManifest
+    candidate: Candidate
+    session: Session
+    witness: Tensors | None = None
+
+    @property
+    def served(self) -> ModelManifest:
+        """Return the manifest as callers see it: with rows only if they are declared or proven."""
+        return settled(self.manifest, self.candidate.verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Loader of releases on one device (`site`), by one `objective`."""
+
+    site: Site
+    objective: str
+    trial: Trial
+    inspect: Inspect
+    open_session: OpenSession
+    verdicts: Verdicts
+    publish: Publish
+    witness: Witness = lambda _manifest, _folder, _verdict: None
+    require: str = ""
+    exclusive: ExclusiveUse = field(default_factory=ExclusiveUse)
+
+    async def manifest(self, release: Release) -> ModelManifest:
+        """Return the release's manifest. A child process completes that of a bare model. Raises VariantError."""
+        if release.manifest is not None:
+            return release.manifest
+        if release.bare is None:
+            raise VariantError(release.problem)
+        signature = self.verdicts.signature(release.digest)
+        if signature is None:
+            signature = await self.inspect(release.bare.runtime, release.folder / release.bare.artifacts[0].path)
+            self.verdicts.keep_signature(release.digest, signature)
+        return complete(release, release.bare, signature)
+
+    def plan(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
+        """Return every candidate on this device, without verdicts."""
+        return plan(manifest, self.site)
+
+    def candidates(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
+        """Return every candidate of the plan, with the verdicts kept for this device."""
+        return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
+
+    async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
+        """Try one candidate in a child process, and keep the verdict; after an earlier one see `remeasured`."""
+        async with self.exclusive.turn(candidate):
+            if held := self.exclusive.obstacle(candidate):
+                verdict = Verdict(False, held, transient=True)
+            else:
+                verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
+        if (before := candidate.verdict) is not None:
+            verdict = remeasured(before, verdict, time.time())
+        if not verdict.transient:
+            self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
+        tried = with_verdict(candidate, verdict, manifest)
+        self.publish(
+            TrialFinished(
+                manifest.name,
+                manifest.version,
+                candidate.variant.name,
+                candidate.accelerator or "",
+                tried.eligible,
+                f"measured again: {tried.reason}" if before else tried.reason,
+            )
+        )
+        if (joining := verdict.joining) and joining.basis == "proved" and joining.difference:
+            named = manifest.name, manifest.version, candidate.variant.name
+            self.publish(ProofContradicted(*named, joining.difference))
+        return tried
+
+    async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
+        """Open a proven candidate in this process. Raises VariantError if the runtime refuses after all.
+
+        On cancellation the session is closed as soon as it is open.
+        """
+        call = partial(self._open, release, candidate, manifest)
+        nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
+        try:
+            async with self.exclusive.turn(candidate):
+                opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
+                try:
+                    return await asyncio.wrap_future(opening)
+                except asyncio.CancelledError:
+                    opening.add_done_callback(_close_unwanted)
+                    raise
+        except VariantError:
+            raise
+        except Exception as error:  # a thread's boundary: an error of an engine refuses this model only
+            words = f"{type(error).__name__}: {error}"
+            raise VariantError(words, transient=lacks_memory(words)) from error
+
+    async def first(self, release: Release) -> Opened:
+        """Open the variant that serves first: the choice among those that passed, else the first that passes a trial.
+
+        Raises VariantError with every variant's reason if none passes: a transient one if a trial did not decide.
+        """
+        manifest = await self.manifest(release)
+        candidates = self.candidates(manifest)
+        reasons, transient = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible], False
+        best = choose(candidates, self.objective)
+        passed = [candidate for candidate in candidates if candidate.passed and candidate is not best]
+        for candidate in [*([best] if best else []), *passed, *untried(candidates)]:
+            tried = candidate if candidate.passed else await self.prove(release, manifest, candidate)
+            obstacle = self.obstacle(release, manifest, tried) if tried.passed else tried.reason
+            transient |= tried.verdict is not None and tried.verdict.transient
+            if not obstacle:
+                try:
+                    return await self.open(release, tried, manifest)
+                except VariantError as error:
+                    obstacle, transient = str(error), transient or error.transient
+            reasons.append(f"{tried.variant.name}: {obstacle}")
+        problem = f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}"
+        raise VariantError(problem, transient=transient)
+
+    def obstacle(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> str:
+        """Return why a candidate that passed may not serve this release, or "" if it may."""
+        required = required_level(manifest, signed=release.signed, configured=self.require)
+        return level_obstacle(candidate.verdict, required) if candidate.verdict else ""
+
+    def _open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
+        budget = replace(candidate.budget, threads=candidate.verdict.threads if candidate.verdict else 1)
+        witness = self.witness(manifest, release.folder, candidate.verdict)
+        opening = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
+        session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)
+        return Opened(release, manifest, candidate, session, witness)
+
+    def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:
+        if not candidate.eligible:
+            return candidate
+        return with_verdict(candidate, self.verdicts.verdict(self._key(manifest, candidate)), manifest)
+
+    def _key(self, manifest: ModelManifest, candidate: Candidate) -> str:
+        status = (self.site.runtimes or {}).get(candidate.variant.runtime)
+        version = status.version_of(candidate.budget.provider) if status else ""
+        cpu = self.site.inventory.cpu
+        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
+
+
+def _close_unwanted(opening: Future[Opened]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().session.close()

@@ -1,0 +1,90 @@
+"""Quotas of callers: a rate (token bucket) and a number of requests under way. Decisions on values, no clock."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.serving.engine.settings import EVERY_CALLER, EngineSettings, QuotaSettings
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class QuotaUse:
+    """Use of a quota by one caller. `tokens`: requests that it may make at once."""
+
+    quota: QuotaSettings
+    tokens: float
+    refilled_ns: int
+    in_flight: int = 0
+
+    def refill(self, now_ns: int) -> None:
+        """Add the tokens that the rate gave since the last time, at most up to the burst."""
+        earned = (now_ns - self.refilled_ns) * self.quota.requests_per_s / SECOND_NS
+        self.tokens, self.refilled_ns = min(self.quota.allowance, self.tokens + earned), now_ns
+
+
+def quotas(settings: EngineSettings) -> Quotas | None:
+    """Return the configured quotas, or None if there are none, so that they cost nothing."""
+    if not settings.quota:
+        return None
+    return Quotas(settings.quota, callers=settings.quota_callers, retry_after_s=settings.retry_after_s)
+
+
+class Quotas:
+    """Accounts of the last `callers` callers. A new caller takes the place of the one that was idle longest.
+
+    A forgotten caller starts with a full bucket. Callers with requests under way are never forgotten: the queues bound
+    their number.
+    """
+
+    def __init__(self, quotas: Sequence[QuotaSettings], *, callers: int, retry_after_s: float) -> None:
+        self._own = {quota.caller: quota for quota in quotas if quota.caller != EVERY_CALLER}
+        self._others = next((quota for quota in quotas if quota.caller == EVERY_CALLER), None)
+        self._callers, self._retry_after_s = callers, retry_after_s
+        self._accounts: OrderedDict[str, QuotaUse] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of remembered callers."""
+        return len(self._accounts)
+
+    def enter(self, caller: str, now_ns: int) -> QuotaUse | None:
+        """Count one request under way; the code that ends it decrements `in_flight`. Return None without a quota.
+
+        Raises RequestError OVERLOADED with the time after which the bucket holds a request again.
+        """
+        quota = self._own.get(caller, self._others)
+        if quota is None:
+            return None
+        account = self._account(caller, quota, now_ns)
+        if quota.in_flight and account.in_flight >= quota.in_flight:
+            raise self._refusal(caller, f"has {account.in_flight} requests under way, the most it may", None)
+        if quota.requests_per_s:
+            account.refill(now_ns)
+            if account.tokens < 1.0:
+                rate = account.quota.requests_per_s
+                raise self._refusal(
+                    caller, f"sends more than {rate:g} requests a second", (1.0 - account.tokens) / rate
+                )
+            account.tokens -= 1.0
+        account.in_flight += 1
+        return account
+
+    def _refusal(self, caller: str, what: str, retry_after_s: float | None) -> RequestError:
+        after = self._retry_after_s if retry_after_s is None else retry_after_s
+        return RequestError(Fault.OVERLOADED, f"caller '{caller:.100}' {what}; come back later", retry_after_s=after)
+
+    def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> QuotaUse:
+        account = self._accounts.get(caller)
+        if account is None:
+            if len(self._accounts) >= self._callers:
+                idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
+                if idle is not None:
+                    del self._accounts[idle]
+            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, now_ns)
+        else:
+            self._accounts.move_to_end(caller)
+        return account

@@ -1,0 +1,413 @@
+"""Serving of the releases on disk: a version serves until the new one passes its gate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.common.domain.events import EntryIgnored, ModelRefused, ModelUndecided, Publish
+from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.release import NO_VERSION, Release
+from gateway.common.domain.retry import SECOND_NS
+from gateway.common.domain.routing import version_order
+from gateway.common.domain.selection import choose
+from gateway.serving.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
+from gateway.serving.engine.comparing import Comparing
+from gateway.serving.engine.context import EngineContext
+from gateway.serving.engine.engine import Engine
+from gateway.serving.engine.fitting import Fitting, worker_settings
+from gateway.serving.engine.leases import Leases
+from gateway.serving.engine.loader import Loader, Opened
+from gateway.serving.engine.registry import Registry
+from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.engine.staging import Staging, chosen
+from gateway.serving.engine.target import ModelTarget
+from gateway.serving.engine.threads import Threads
+from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
+from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
+
+ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
+LANE_S = 10.0
+"""Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
+SLOW_LOADS = 4
+"""Most slow loads at once, each with a child process. Others then keep their lanes."""
+
+
+class ModelRepository:
+    """Implementation of Repository and Standings.
+
+    One change at a time: loads, unloads and swaps wait for each other. Staging waits for none of them. A staged release
+    belongs to its stager until a release of the same digest is to be served. Undecided releases are tried again until
+    they decide; any other change interrupts that.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        engine: Engine,
+        loader: Loader,
+        scan_model: ScanModel,
+        *,
+        settings: EngineSettings,
+        selection: SelectionSettings,
+        control: Callable[[], bool],
+        publish: Publish,
+    ) -> None:
+        self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
+        self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
+        self._changing, self._followed = asyncio.Lock(), asyncio.Event()
+        self._decoders = Threads(settings.image_threads, "decode")
+        self._comparing = Comparing(settings.comparisons)
+        self._context = EngineContext(
+            settings,
+            engine.batch_pass,
+            worker_settings(loader, settings, engine.batch_pass.pauses),
+            self._decoders,
+            self._comparing,
+            publish,
+            replace=self._replace_later,
+        )
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._retrying: asyncio.Task[None] | None = None
+        self.decided: Callable[[], None] = lambda: None
+        """Callback after a later attempt of an undecided release served or refused it."""
+        self.changed: Callable[[], None] = lambda: None
+        """Callback after a change of what is served: `refine` may have something to try."""
+        self._fitting = Fitting(loader, self._context)
+        self._leases = Leases(registry, settings.lease_limit_s, publish)
+        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Implement `Repository.index`."""
+        return self._registry.index()
+
+    def versions(self, model: str) -> Sequence[str]:
+        """Implement `Repository.versions`."""
+        return sorted(self._registry.known(model).reachable, key=version_order)
+
+    def standings(self) -> Sequence[VersionStatus]:
+        """Implement `Standings.standings`."""
+        return self._registry.standings()
+
+    async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
+        """Load the release that `fetch` returns for this version as `synchronise` would, trials included, and keep it.
+
+        It answers no request before `route` or `synchronise` selects it, and stays loaded whatever `synchronise`
+        serves. A release that is staged or served already, by digest, is reported again. Another release replaces the
+        one that was staged as the same version. While the same version serves from another release, the staged one
+        answers nothing until it is committed.
+
+        Raises what `fetch` raises. Raises VariantError or ConfigurationError with every reason if the release cannot
+        serve, and a transient VariantError if it was unstaged or staged again in the meantime. Raises RequestError
+        OVERLOADED if too many are staged.
+        """
+        return await self._staging.stage(model, version, fetch)
+
+    def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
+        """Implement `Serving.route`. Raises RequestError INVALID, or NOT_FOUND if a version is not loaded."""
+        self._leases.route(model, weights, shadow, lease_s)
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        """Implement `Serving.replay`."""
+        return await self._staging.replay(model, version)
+
+    async def unstage(self, model: str, version: str, drain_s: float) -> None:
+        """Implement `Serving.unload`. Raises RequestError DENIED for a version that is served, not staged."""
+        await self._staging.unstage(model, version, drain_s)
+        self.changed()  # an exclusive accelerator may be free
+
+    async def load(self, model: str) -> None:
+        """Implement `Repository.load`. Raises UNAVAILABLE with the reason if a version found on disk does not pass."""
+        self._check_control("load")
+        named = NAME_PATTERN.fullmatch(model)
+        async with self._change():
+            releases = await self._scan_model(model) if named else ()
+            if not releases:
+                what = f"failed to load '{model:.200}': the model directory does not hold it"
+                raise RequestError(Fault.NOT_FOUND, what)
+            entry = self._registry.entry(model)
+            for version, record in list(entry.records.items()):
+                entry.note(version, replace(record, hangs=0))
+            await self._follow(releases, only=model)
+            obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
+            if any(obstacles):
+                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(filter(None, obstacles))}")
+
+    async def unload(self, model: str) -> None:
+        """Implement `Repository.unload`: requests under way finish; the version stays in the index as UNAVAILABLE."""
+        self._check_control("unload")
+        async with self._change():
+            entry = self._registry.known(model)
+            self._leases.end(model, "unloaded")
+            for version, record in list(entry.records.items()):
+                if record.serving or record.retry:
+                    await self._retire(self._withdraw(model, version, "unloaded"))
+
+    async def synchronise(self, releases: Sequence[Release], *, again: bool = True) -> None:
+        """Serve `releases`: load new and changed ones, retire versions that are gone.
+
+        Undecided ones are tried at once, or with `again=False` when their next attempt is due.
+        """
+        async with self._change():
+            await self._follow(releases, again=again)
+
+    async def refine(self) -> None:
+        """Measure untried variants while the device is idle; swap if the objective then requires it.
+
+        What was measured on a busy machine is measured again, with back-off. Returns when nothing is left to try.
+        """
+        plan = TrialPlan(self._registry, self._loader)
+        while (trial := await self._next_trial(plan)) is not None:
+            if (wait_s := (trial.due_ns - time.monotonic_ns()) / 1e9) > 0:
+                self._followed.clear()
+                with suppress(TimeoutError):  # or until there are other releases
+                    await asyncio.wait_for(self._followed.wait(), wait_s)
+                continue
+            plan.begin(trial, time.monotonic_ns())
+            await self._loader.prove(trial.release, trial.manifest, trial.candidate)
+            async with self._change():
+                serving = self._registry.record(trial.release.name, trial.release.version).serving
+                if serving is not None and serving.release is trial.release:
+                    await self._choose_again(serving, plan)
+
+    async def close(self) -> None:
+        """Drain and free everything, in parallel."""
+        async with self._change(last=True):
+            self._staging.close()
+            self._leases.close()
+            self._comparing.close()
+            servables = list(self._registry.targets())
+            await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
+            self._decoders.close()
+
+    def _check_control(self, verb: str) -> None:
+        if not self._control():
+            raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
+
+    def _replace_later(self, servable: ModelTarget) -> None:
+        task = asyncio.get_running_loop().create_task(self._replace(servable))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, hung: ModelTarget) -> None:
+        """Open a version again whose run does not end; after `max_hangs` such runs it stays out of service.
+
+        The old session's memory and its thread are lost: nothing in this process can end them.
+        """
+        model, version = hung.manifest.name, hung.manifest.version
+        async with self._change():
+            record = self._registry.record(model, version)
+            if record.serving is None or record.serving.target is not hung:  # staged, or already replaced
+                await hung.close(0.0)
+                return
+            hangs = record.hangs + 1
+            self._registry.entry(model).note(version, replace(record, hangs=hangs))
+            self._withdraw(model, version)
+            await hung.close(0.0)
+            if hangs <= self._settings.max_hangs:
+                await self._bring_up_all([record.serving.release])
+                return
+            reason = f"{hangs} of its runs did not end; correct the model or its callers' inputs, then load it"
+            self._registry.entry(model).attempt(version, Attempt.REFUSED, reason)
+            self._publish(ModelRefused(model, version, reason))
+
+    @asynccontextmanager
+    async def _change(self, *, last: bool = False) -> AsyncIterator[None]:
+        """Make a change. It interrupts an attempt of undecided releases, which are tried again after it."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+        async with self._changing:
+            try:
+                yield
+            finally:
+                if self._retrying is not None:
+                    self._retrying.cancel()
+                self._retrying = None
+                if not last and any(self._retries()):
+                    self._retrying = asyncio.create_task(self._try_again(), name="undecided")
+                if not last:
+                    self.changed()
+
+    def _retries(self) -> list[NextAttempt]:
+        return [
+            record.retry for record in self._registry.records() if record.attempt is Attempt.UNDECIDED and record.retry
+        ]
+
+    async def _try_again(self) -> None:
+        """Try undecided releases again, each when it is due, until all have decided."""
+        while retries := self._retries():
+            first_ns = min(retry.due_ns for retry in retries)
+            await asyncio.sleep(max(0, first_ns - time.monotonic_ns()) / SECOND_NS)
+            async with self._changing:
+                now_ns = max(first_ns, time.monotonic_ns())
+                due = [retry.release for retry in retries if retry.due_ns <= now_ns]
+                await self._bring_up_all(due)
+                if any(self._registry.record(one.name, one.version).retry is None for one in due):
+                    self.decided()
+                    self.changed()
+
+    async def _follow(self, releases: Sequence[Release], only: str = "", *, again: bool = True) -> None:
+        """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
+        waiting = []
+        for release in releases:
+            entry = self._registry.entry(release.name)
+            retry = entry.record(release.version).retry
+            if not again and retry is not None and retry.release == release:
+                continue
+            entry.note(release.version, replace(entry.record(release.version), retry=None))
+            waiting.append(release)
+        await self._bring_up_all(waiting)
+        wanted = {(release.name, release.version) for release in releases}
+        kept = {release.name for release in releases if self._keeps_others(release)}
+        for name, version in self._registry.listed() - wanted:
+            if name not in kept and only in {"", name}:
+                await self._retire(self._withdraw(name, version))
+                self._registry.entry(name).forget(version)
+                self._registry.tidy(name)
+        self._followed.set()
+
+    def _keeps_others(self, release: Release) -> bool:
+        """Return True if the other versions of the model stay.
+
+        They stay if the contents of its folder are not known, or if the version that the fleet committed could not be
+        loaded.
+        """
+        if not release.version:
+            return True
+        return release.signed and self._registry.serving(release.name, release.version) is None
+
+    async def _bring_up_all(self, releases: Sequence[Release]) -> None:
+        """Load several releases at once. All that have to be loaded are listed from the beginning."""
+        releases = list({(release.name, release.version): release for release in releases}.values())
+        for release in releases:
+            entry = self._registry.entry(release.name)
+            if not entry.record(release.version).serves(release):
+                entry.attempt(release.version, Attempt.WAITING)
+        self._registry.is_read = True
+        try:
+            await load_all((partial(self._bring_up, release) for release in releases), self._selection.loads_at_once)
+        finally:
+            for release in releases:
+                self._give_up(release)
+
+    def _give_up(self, release: Release) -> None:
+        """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
+        entry = self._registry.entry(release.name)
+        record = entry.record(release.version)
+        if record.is_loading:
+            stage = Attempt.UNDECIDED if record.retry else Attempt.NONE
+            entry.note(release.version, attempted(record, stage, record.reason, record.retry))
+        self._registry.tidy(release.name)
+
+    async def _bring_up(self, release: Release) -> None:
+        """Serve a release, or record why it does not serve."""
+        entry, version = self._registry.entry(release.name), release.version
+        record = entry.record(version)
+        if record.serving is not None and record.serves(release):
+            entry.attempt(version, Attempt.NONE)
+            self._serve(record.serving, committed=release.signed)
+            return
+        entry.attempt(version, Attempt.RUNNING)
+        try:
+            servable = self._staging.staged(release) or await self._opened(release)
+        except (VariantError, ConfigurationError) as error:
+            if isinstance(error, VariantError) and error.transient:
+                entry.note(version, undecided(entry.record(version), release, str(error), time.monotonic_ns()))
+                self._publish(
+                    ModelUndecided(release.name, version, entry.record(version).obstacle(time.monotonic_ns()))
+                )
+            else:
+                self._refuse(release, str(error))
+        else:
+            entry.attempt(version, Attempt.NONE)
+            old = self._serve(LoadedVersion(release, servable), committed=release.signed)
+            await asyncio.shield(self._retire(old))  # an interrupted attempt must not leave it open
+
+    def _refuse(self, release: Release, reason: str) -> None:
+        self._registry.entry(release.name).attempt(release.version, Attempt.REFUSED, reason)
+        is_version = release.version != NO_VERSION
+        refusal = ModelRefused(release.name, release.version, reason)
+        self._publish(refusal if is_version else EntryIgnored(release.name, reason))
+
+    async def _opened(self, release: Release) -> ModelTarget:
+        opened = await self._fitting.first(release, self._staging.staged)
+        return self._made(opened) if isinstance(opened, Opened) else opened
+
+    def _made(self, opened: Opened) -> ModelTarget:
+        manifest = opened.manifest
+        return self._fitting.servable(opened, self._registry.serving(manifest.name, manifest.version))
+
+    def _serve(self, held: LoadedVersion[ModelTarget], *, committed: bool) -> ModelTarget | None:
+        """Let a servable answer for its version. Return the servable that it replaces."""
+        model, version = held.release.name, held.release.version
+        entry = self._registry.entry(model)
+        before, serving = entry.route, self._registry.serving(model, version)
+        old = entry.serve(version, held, committed=committed)
+        self._leases.settle(model, before, f"version {version} is served")
+        if serving is not held.target:
+            self._publish(chosen(held.target))
+        return old
+
+    def _withdraw(self, model: str, version: str, reason: str = "") -> ModelTarget | None:
+        entry = self._registry.entry(model)
+        before, servable = entry.route, entry.withdraw(version, reason)
+        self._leases.settle(model, before, f"version {version} is gone")
+        return servable
+
+    async def _retire(self, servable: ModelTarget | None) -> None:
+        if servable is not None:
+            await servable.close(self._settings.drain_s)
+
+    async def _next_trial(self, plan: TrialPlan) -> PlannedTrial | None:
+        """Return the next trial once the device is idle. To plan many takes the event loop milliseconds."""
+        wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
+        while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
+            await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
+        return plan.next()
+
+    async def _choose_again(self, held: LoadedVersion[ModelTarget], plan: TrialPlan) -> None:
+        release, serving = held.release, held.target
+        manifest = serving.declared
+        candidates = self._loader.candidates(manifest)
+        best = choose(candidates, self._loader.objective)
+        complete = plan.is_complete(release, manifest, candidates)
+        if best is None or not complete or self._loader.obstacle(release, manifest, best):
+            return
+        if serving.placement.place == best.place and self._fitting.refit(serving, release, best):
+            return
+        try:
+            servable = self._made(await self._loader.open(release, best, manifest))
+        except VariantError as error:
+            self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
+        else:
+            await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
+
+
+async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:
+    """Run `loads` in order, `lanes` at a time, and up to SLOW_LOADS slow ones. Return when all have ended."""
+    lane, slow = asyncio.Semaphore(lanes), asyncio.Semaphore(SLOW_LOADS)
+    async with asyncio.TaskGroup() as group:
+        for load in loads:
+            await lane.acquire()
+            group.create_task(_hold(lane, slow, group.create_task(load())))
+
+
+async def _hold(lane: asyncio.Semaphore, slow: asyncio.Semaphore, load: asyncio.Task[None]) -> None:
+    """Hold a lane until `load` ends, or takes longer than LANE_S and is admitted as a slow load."""
+    done, _ = await asyncio.wait({load}, timeout=LANE_S)
+    if done:
+        lane.release()
+        return
+    place = asyncio.ensure_future(slow.acquire())
+    try:
+        await asyncio.wait({load, place}, return_when=asyncio.FIRST_COMPLETED)
+        lane.release()
+        await asyncio.wait({load})
+    finally:
+        if not place.cancel():
+            slow.release()

@@ -1,0 +1,213 @@
+"""One run: stack the rows of its tickets, call the session, finish the outputs. Used by one thread at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gateway.common.domain.errors import RequestError, VariantError
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.tensor import Raw, Tensors
+from gateway.serving.domain.ports import RawSink, Session
+from gateway.serving.domain.postprocess import finish_outputs
+from gateway.serving.engine.admission import Form
+from gateway.serving.engine.queue import RunPlan
+from gateway.serving.engine.ticket import Ticket
+from gateway.serving.tasks.interpreter import Interpreter
+
+WITNESS_FRESH_TIMES = 10
+"""Validity of a witness's answer, as a multiple of its run's duration: bad data costs a tenth more model time."""
+WITNESS_FRESH_S = 1.0
+"""Longest validity: failures of a model that breaks within that time are attributed to its callers."""
+
+
+Results = Tensors | RequestError | VariantError | None
+"""Results of the model's task for one ticket, or why there are none; None: it does not request any.
+
+RequestError: the outputs do not fit the task. VariantError: the task's own code failed; the caller did nothing wrong.
+"""
+
+
+@dataclass(slots=True)
+class Ran:
+    """Result of a plan's batch: outputs for all its rows, or the `failure` that all share.
+
+    `*_ns`: monotonic times of the stages. `cost_ns`: cost of the run. `lane`: the run happened on the event loop
+    ("inline") or on the worker. `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the
+    run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests. `results`:
+    those of the model's task, by ticket; empty if none requests them.
+    """
+
+    plan: RunPlan
+    outputs: Tensors
+    began_ns: int
+    gathered_ns: int
+    ran_ns: int
+    ended_ns: int
+    failure: str = ""
+    cost_ns: int = 0
+    lane: str = "inline"
+    by_caller: bool = False
+    overlong: bool = False
+    parts: list[Ran] = field(default_factory=list)
+    results: Sequence[Results] = ()
+
+
+Entry = tuple[RawSink, Any, Sequence[Raw], int]
+"""A raw request: sink, token, contents, and the time at which it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """Times of a run of raw requests of one `form` (monotonic ns). `came_ns`: when each request came."""
+
+    form: Form
+    came_ns: list[int]
+    began_ns: int
+    gathered_ns: int
+    ran_ns: int
+    ended_ns: int
+
+
+class Runner:
+    """A session with the steps before and after it.
+
+    `witness` is an input that the model answered in its trial. If it fails now as well, the model is at fault.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        manifest: ModelManifest,
+        witness: Tensors | None = None,
+        interpreter: Interpreter | None = None,
+    ) -> None:
+        self._session, self._manifest, self._witness = session, manifest, witness
+        self._interpreter = interpreter
+        self._names = [spec.name for spec in manifest.outputs]
+        self._finishes = any(spec.postprocess for spec in manifest.outputs)
+        self._lends = session.lends
+        self._fresh_until_ns = 0
+        self._cancelled: RunPlan | None = None
+
+    def run(self, plan: RunPlan) -> Ran:
+        """Run a batch, if there is one. A joined run that fails is repeated in parts, so that only the culprit fails.
+
+        Never raises: an engine's error is the failure of the batch, or of the part of it that fails alone.
+        """
+        ran = self._run(plan)
+        if ran.failure and self._cancelled is not None:
+            cancelled, self._cancelled = self._cancelled, None
+            if cancelled is plan:
+                ran.overlong = True
+                return ran
+            ran = self._run(plan)  # the cancelled run had ended before the engine was asked
+        if ran.failure and self._works():
+            if len(plan.batch) > 1:
+                ran.parts = self._halves(plan.batch)
+            else:
+                ran.by_caller = True
+        return ran
+
+    def cancel(self, plan: RunPlan) -> bool:
+        """Ask the run of `plan`, on another thread, to end. Return False if the engine cannot do that."""
+        self._cancelled = plan
+        return self._session.cancel()
+
+    def _run(self, plan: RunPlan) -> Ran:
+        clock = time.monotonic_ns
+        began_ns = clock()
+        if not plan.batch:
+            return Ran(plan, {}, began_ns, began_ns, began_ns, began_ns)
+        try:
+            inputs = gather(plan.batch)
+            gathered_ns = clock()
+            outputs, ran_ns = self.compute(inputs, plan.rows if len(plan.batch) > 1 else 0)
+            results = self._interpreted(self._interpreter, plan, outputs) if self._interpreter else ()
+            ran_ns = clock() if results else ran_ns
+        except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
+            now_ns = clock()
+            words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
+            return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
+        return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns, results=results)
+
+    @staticmethod
+    def _interpreted(interpreter: Interpreter, plan: RunPlan, outputs: Tensors) -> Sequence[Results]:
+        """Return the results of the model's task for each ticket: a part of the run, because it takes as long."""
+        if not any(ticket.form.interpreted for ticket in plan.batch):
+            return ()
+        results: list[Results] = []
+        stop = 0
+        for ticket in plan.batch:
+            start, stop = stop, stop + ticket.form.rows
+            rows = slice(start, stop) if len(plan.batch) > 1 else None
+            results.append(_results(interpreter, ticket, outputs, rows) if ticket.form.interpreted else None)
+        return results
+
+    def compute(self, inputs: Tensors, joined_rows: int) -> tuple[Tensors, int]:
+        """Run once. Return the finished outputs and the time at which the session returned.
+
+        `joined_rows`: rows of a joined run, which every output must have. Raises whatever the engine raises.
+        """
+        raw = self._session.run(inputs)
+        ran_ns = time.monotonic_ns()
+        outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
+        if self._lends:  # the callers may keep them: copied once per batch
+            named = ((name, outputs[name]) for name in self._names)
+            outputs = {name: array.copy() if array is raw.get(name) else array for name, array in named}
+        if joined_rows:
+            for name in self._names:
+                shape = outputs[name].shape
+                if not shape or shape[0] != joined_rows:  # no caller may get another caller's rows
+                    raise ValueError(f"output '{name}' has shape {list(shape)} for {joined_rows} joined rows")
+        return outputs, ran_ns
+
+    def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
+        """Run both halves; a half that fails is halved again. One culprit among n requests costs 2·log2(n) runs."""
+        middle, parts = len(batch) // 2, []
+        for half in (list(batch[:middle]), list(batch[middle:])):
+            ran = self._run(RunPlan(half, sum(ticket.form.rows for ticket in half), []))
+            if ran.failure and len(half) > 1:
+                parts += self._halves(half)
+            else:
+                ran.by_caller = bool(ran.failure)
+                parts.append(ran)
+        return parts
+
+    def _works(self) -> bool:
+        """Return True if the model answers its witness now, or if it has none."""
+        began_ns = time.monotonic_ns()
+        if self._witness is None or began_ns < self._fresh_until_ns:
+            return True
+        try:
+            self._session.run(self._witness)
+        except Exception:  # noqa: BLE001  as in `_run`: any error is the fault of the model
+            return False
+        ended_ns = time.monotonic_ns()
+        self._fresh_until_ns = ended_ns + min(WITNESS_FRESH_TIMES * (ended_ns - began_ns), int(WITNESS_FRESH_S * 1e9))
+        return True
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session.close()
+
+
+def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: slice | None) -> Results:
+    try:
+        return interpreter.interpret(outputs, rows, ticket.inputs, ticket.frames)
+    except RequestError as refused:
+        return refused
+    except Exception as error:  # noqa: BLE001  the outputs are there: this must not count as a run that failed
+        return VariantError(f"task: {type(error).__name__}: {error}")
+
+
+def gather(batch: Sequence[Ticket]) -> Tensors:
+    """Return one request's inputs unchanged (no copy), or several stacked along the rows (one copy)."""
+    first = batch[0].inputs
+    if len(batch) == 1:
+        return {name: tensor.array for name, tensor in first.items()}
+    return {name: np.concatenate([ticket.inputs[name].array for ticket in batch]) for name in first}

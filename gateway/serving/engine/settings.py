@@ -1,0 +1,190 @@
+"""Limits of the engine, each with its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import LEVELS
+from gateway.common.domain.profile import NICE_LIMIT
+from gateway.common.domain.selection import OBJECTIVES
+from gateway.serving.domain.lifecycle import READY
+
+THREADS_LIMIT = 1024
+"""Most threads: more than any supported device has cores, so that a larger number is a typing error."""
+
+
+POLICIES = ("reject", "oldest", "latest")
+"""Policies of a full queue: refuse the newcomer, drop the oldest, or keep only the newest of each stream."""
+EVERY_CALLER = "*"
+"""Name that stands for each caller without a quota of its own."""
+DELAY_LIMIT_US = 1_000_000
+"""Longest delay for joining requests: a second; more is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Settings of one model's queue: `[[limits.queue]]`."""
+
+    model: str  # the model whose queue this is
+    policy: str = "reject"  # when full: reject the newcomer, drop the oldest, or keep the latest of each stream
+    requests: int = 0  # requests waiting per model version; 0: as [limits] queue_requests
+    delay_us: int = 0  # longest time that a request waits to be joined with others, if joining pays
+    priority: int = 1  # of requests that name none; 1 is served first
+    join: bool = True  # allow requests to share a run if the trial proved that their answers stay the same
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values. Raises ConfigurationError (table limits.queue)."""
+        if not self.model:
+            raise ConfigurationError("must name a model", table="limits.queue", key="model")
+        if self.policy not in POLICIES:
+            raise ConfigurationError(
+                f"must be one of {', '.join(POLICIES)}, not {self.policy!r:.40}", table="limits.queue", key="policy"
+            )
+        if self.delay_us > DELAY_LIMIT_US:
+            raise ConfigurationError(f"must be at most {DELAY_LIMIT_US}", table="limits.queue", key="delay_us")
+        if self.priority < 1:
+            raise ConfigurationError("must be at least 1", table="limits.queue", key="priority")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """Quota of one caller: `[[limits.quota]]`."""
+
+    caller: str  # token's name, certificate's name, uid:<uid> or address; "*": each caller without a quota of its own
+    requests_per_s: float = 0.0  # requests a second, on average; 0: not bounded
+    burst: int = 0  # requests at once after a pause; 0: as many as requests_per_s, at least 1
+    in_flight: int = 0  # requests under way at a time; 0: not bounded
+
+    def __post_init__(self) -> None:
+        """Refuse a quota without a limit. Raises ConfigurationError (table limits.quota)."""
+        if not self.caller:
+            raise ConfigurationError('must name a caller, or "*"', table="limits.quota", key="caller")
+        if not (self.requests_per_s or self.in_flight):
+            raise ConfigurationError(
+                "bounds nothing; set requests_per_s or in_flight", table="limits.quota", key="caller"
+            )
+        if self.burst and not self.requests_per_s:
+            raise ConfigurationError("needs requests_per_s as well", table="limits.quota", key="burst")
+
+    @property
+    def allowance(self) -> float:
+        """Return the number of requests that a full bucket holds."""
+        return float(self.burst or max(1.0, self.requests_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Limits of one request and one queue: `[limits]`."""
+
+    max_batch_rows: int = 1024  # rows one request may carry; announced as max_batch_size
+    batch_rows: int = 32  # most rows of queued requests that one run joins, if batching was measured to pay
+    batch_gain: float = 1.2  # least ratio of one row's time to a batched row's time; below it requests are not joined
+    queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
+    inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
+    inline_overruns: int = (
+        10  # times inline_limit_us that a run may take; its model leaves the event loop after three above
+    )
+    loop_retry_s: float = 60.0  # wait before a model that left the event loop, or joining, is tried again; doubles
+    run_limit_s: float = 30.0  # a longer run on a worker is ended if its runtime can do that; its callers are refused
+    run_overruns: int = 10  # ... or this many times what the trial measured for its rows, if that is longer
+    run_end_s: float = 10.0  # an overlong run that does not end after this long takes its version out of service
+    max_hangs: int = 3  # times that a version is opened again after such a run; then it stays out until it is loaded
+    turn_us: int = 1000  # time that runs may take on the event loop before it polls its sockets again
+    forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
+    worker_nice: int = 0  # added to the nice value of threads that run models on the CPU, 1 to 19; 0: as the profile
+    worker_wait_ms: int = 5  # wait of their requests for the event loop's core after which they get half of it
+    thread_wait_s: float = 1.0  # longest wait of a run for the profile's threads; then it runs without them
+    quota_callers: int = 1024  # callers whose quotas are kept; above it, the longest idle is forgotten
+    retry_after_s: float = 1.0  # wait that an OVERLOADED or UNAVAILABLE caller is asked for
+    ready: str = "all"  # when a start is ready: "all" models were tried once, or the "first" one serves
+    notify_within_s: float = 10.0  # longest time until a start sends READY=1 to systemd, whatever models still load
+    drain_s: float = 10.0  # longest time that a replaced or unloaded version has to finish its queue
+    staged_versions: int = 8  # versions loaded for updates that are not committed yet
+    lease_limit_s: float = 3600.0  # longest time that a route lasts without being renewed
+    comparisons: int = 4  # comparisons of two versions' answers that wait; each keeps the outputs of both
+    image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
+    image_pixels: int = 40_000_000  # most pixels of one request's images; more are refused before decoding
+    image_threads: int = 1  # images decoded at once
+    request_slack_bytes: int = (
+        65_536  # bytes of one request for names, parameters and id, in addition to its model's shapes
+    )
+    decode_inline_us: int = 500  # time on the event loop for decoding a request or encoding its answer, then a thread
+    decode_threads: int = 1  # threads that decode large requests and encode large answers; callers take turns
+    queue: tuple[QueueSettings, ...] = ()  # models with queue settings of their own
+    quota: tuple[QuotaSettings, ...] = ()  # callers with a quota
+
+    def __post_init__(self) -> None:
+        """Refuse limits that no request passes. Raises ConfigurationError (table limits)."""
+        for key in AT_LEAST_ONE:
+            if getattr(self, key) < 1:
+                raise ConfigurationError("must be at least 1", table="limits", key=key)
+        if self.worker_nice > NICE_LIMIT:
+            problem = f"must be at most {NICE_LIMIT}, not {self.worker_nice}"
+            raise ConfigurationError(problem, table="limits", key="worker_nice")
+        for key in ("run_limit_s", "run_end_s", "loop_retry_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigurationError("must be more than 0", table="limits", key=key)
+        if self.ready not in READY:
+            problem = f"must be one of {', '.join(READY)}, not {self.ready!r:.40}"
+            raise ConfigurationError(problem, table="limits", key="ready")
+        _refuse_twice("queue", [queue.model for queue in self.queue])
+        _refuse_twice("quota", [quota.caller for quota in self.quota])
+
+    def queue_of(self, model: str) -> QueueSettings:
+        """Return the queue settings of `model`, with `requests` set."""
+        own = next((queue for queue in self.queue if queue.model == model), QueueSettings(model))
+        return own if own.requests else replace(own, requests=self.queue_requests)
+
+
+AT_LEAST_ONE = (
+    *(
+        "max_batch_rows",
+        "batch_rows",
+        "queue_requests",
+        "inline_overruns",
+        "run_overruns",
+        "turn_us",
+        "forms",
+        "quota_callers",
+    ),
+    *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
+    *("request_slack_bytes", "decode_threads"),
+)
+
+
+def _refuse_twice(key: str, names: Sequence[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"names {twice!r:.100} twice; write one entry", table="limits", key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSettings:
+    """Settings of the choice among the variants that pass: `[selection]`."""
+
+    objective: str = "latency"  # latency, throughput or energy (CPU time)
+    require: str = ""  # least level: unverified, exercised, proven; "": any by hand, proven if signed (or as released)
+    loads_at_once: int = 2  # models tried and opened at the same time when the model directory is read
+    idle_before_trial_s: float = 2.0  # idle time before a variant is measured in the background
+    threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown objective and a gate that nothing passes. Raises ConfigurationError (table selection)."""
+        if self.loads_at_once < 1:
+            raise ConfigurationError("must be at least 1", table="selection", key="loads_at_once")
+        if self.threads > THREADS_LIMIT:
+            raise ConfigurationError(
+                f"must be between 0 and {THREADS_LIMIT}, not {self.threads}", table="selection", key="threads"
+            )
+        if self.require not in {"", *LEVELS}:
+            known = ", ".join(LEVELS)
+            raise ConfigurationError(
+                f"must be one of {known}, not {self.require!r:.40}", table="selection", key="require"
+            )
+        if self.objective not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise ConfigurationError(
+                f"must be one of {known}, not {self.objective!r:.40}", table="selection", key="objective"
+            )

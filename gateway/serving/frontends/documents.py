@@ -1,0 +1,161 @@
+"""Documents that describe manifests, placements, counters and index lines (OIP v2 and Triton's).
+
+REST sends them as JSON; their keys are the fields of the gRPC messages, which are built from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gateway import __version__
+from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.rights import Rights
+from gateway.common.domain.statistics import Duration, Placement, ServableStatistics
+from gateway.common.domain.tensor import Datatype
+from gateway.serving.domain.ports import IndexEntry, Inference, Repository, Statistics
+
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+"""Supported extensions by Triton's names.
+
+`sequence`, CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
+"""
+
+PREPROCESS = "preprocess."
+"""Beginning of the name of a parameter in ModelConfig: how images become the input that is named after it, as JSON."""
+
+_IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
+_STAGES = ("compute_input", "compute_infer", "compute_output")
+
+Document = dict[str, Any]
+
+
+def server_metadata(name: str, *more: str) -> Document:
+    """Return ServerMetadata; `more` are extensions of one protocol, or of one configuration."""
+    return {"name": name, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
+
+
+def described(
+    inference: Inference, repository: Repository, model: str, version: str
+) -> tuple[ModelManifest, Placement, Sequence[str]]:
+    """Return the arguments of the next two functions: a version, or the default one with all that are ready.
+
+    Raises as `describe` does.
+    """
+    manifest, placement = inference.describe(model, version), inference.placement(model, version)
+    return manifest, placement, [manifest.version] if version else repository.versions(model)
+
+
+def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
+    """Return ModelMetadata; shapes include the batch dimension."""
+    return {
+        "name": manifest.name,
+        "versions": list(versions),
+        "platform": placement.runtime,
+        "inputs": [_metadata_tensor(spec) for spec in manifest.inputs],
+        "outputs": [_metadata_tensor(spec) for spec in manifest.outputs],
+    }
+
+
+def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
+    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0.
+
+    A parameter of the manifest with the name of one of the gateway's own is left out.
+    """
+    rows = placement.max_batch_rows if manifest.batched else 0
+    inputs = [
+        {
+            **_config_tensor(spec, rows),
+            "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE"),
+            **({"optional": True} if spec.default is not None else {}),
+        }
+        for spec in manifest.inputs
+    ]
+    kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
+    told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
+    facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in told}
+    facts["signed"] = "true" if placement.signed else "false"
+    facts |= {"provider": placement.provider} if placement.provider else {}
+    facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
+    config = {
+        "name": manifest.name,
+        "platform": placement.runtime,
+        "backend": placement.runtime,
+        "version_policy": {"latest": {"num_versions": len(versions)}},
+        "max_batch_size": rows,
+        "input": inputs,
+        "output": [_config_tensor(spec, rows) for spec in manifest.outputs],
+        "instance_group": [{"name": manifest.name, "count": 1, "kind": kind}],
+        "parameters": {name: {"string_value": value} for name, value in facts.items()},
+    }
+    return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config
+
+
+def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
+    """Return ModelStatistics."""
+    return {"model_stats": [_servable(servable) for servable in counted]}
+
+
+def visible_statistics(
+    statistics: Statistics, rights: Rights, model: str, version: str
+) -> Iterator[ServableStatistics]:
+    """Yield the counters that a caller may see. Raises as `Statistics.statistics` does."""
+    counted = statistics.statistics(model, version)
+    return (servable for servable in counted if rights.sees(servable.model))
+
+
+def repository_index(entries: Iterable[IndexEntry], rights: Rights, *, only_ready: bool) -> list[Document]:
+    """Return the lines of RepositoryIndex for the models that a caller may see."""
+    return [
+        {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+        for entry in entries
+        if (entry.state == "READY" or not only_ready) and rights.sees(entry.name)
+    ]
+
+
+def _metadata_tensor(spec: TensorSpec) -> Document:
+    return {"name": spec.name, "datatype": spec.datatype.label, "shape": list(spec.shape)}
+
+
+def _config_tensor(spec: TensorSpec, rows: int) -> Document:
+    label = "STRING" if spec.datatype is Datatype.BYTES else spec.datatype.label
+    return {"name": spec.name, "data_type": f"TYPE_{label}", "dims": list(spec.shape[1 if rows else 0 :])}
+
+
+def _servable(servable: ServableStatistics) -> Document:
+    stages, cancelled = ("success", "queue", *_STAGES), servable.cancelled
+    fail = Duration(servable.fail.count + cancelled.count, servable.fail.ns + cancelled.ns)  # Triton's includes both
+    return {
+        "name": servable.model,
+        "version": servable.version,
+        "last_inference": servable.last_inference_ms,
+        "inference_count": servable.inferences,
+        "execution_count": servable.executions,
+        "inference_stats": {
+            "fail": _duration(fail),
+            **{stage: _duration(getattr(servable, stage)) for stage in stages},
+        },
+        "response_stats": {"0": {"cancel": _duration(cancelled)}} if cancelled.count else {},
+        "batch_stats": [
+            {"batch_size": batch.size_rows, **{stage: _duration(getattr(batch, stage)) for stage in _STAGES}}
+            for _, batch in sorted(servable.batches.items())
+        ],
+    }
+
+
+def _sent_images(preprocess: Preprocess) -> str:
+    """Return what a client must know of images: formats and orientation; size and colours of a raw frame."""
+    keys = ("frame", "color_matrix", "color_range") if preprocess.frame else ("orientation",)
+    return json.dumps({key: getattr(preprocess, key) for key in ("decode", *keys)})
+
+
+def _duration(duration: Duration) -> Document:
+    return {"count": duration.count, "ns": duration.ns}

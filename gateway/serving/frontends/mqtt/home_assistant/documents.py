@@ -1,0 +1,199 @@
+"""Discovery documents of Home Assistant: one device per gateway, and one per sensor of a route. Pure functions.
+
+Format: MQTT integration of Home Assistant, "Device discovery payload" (since release 2024.11).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from gateway import __version__
+from gateway.common.domain.manifest import ROWS, ModelManifest
+from gateway.serving.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, as_number, task_entities
+from gateway.serving.frontends.mqtt.outbound.contents import ResultPlan
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
+from gateway.serving.frontends.mqtt.settings.templates import (
+    NAMES,
+    RESULT_NAMES,
+    RULE_NAMES,
+    read_template,
+    render_topic,
+)
+
+GATEWAY_OBJECT = "gateway"
+"""Object id of the gateway's own device."""
+DIGEST_CHARS = 12
+OBJECTS_REMEMBERED = 1_024
+"""Sensors whose object id is remembered: it is needed for each result."""
+_SAFE = re.compile(r"[A-Za-z0-9_-]+")
+Components = dict[str, dict[str, Any]]
+
+
+def node_id(gateway_id: str) -> str:
+    """Return the node id of a gateway, which all its discovery topics have."""
+    return f"edge_{_slug(gateway_id)}"
+
+
+@lru_cache(maxsize=OBJECTS_REMEMBERED)
+def object_id(route: str, sensor: str) -> str:
+    """Return the object id of a sensor of a route."""
+    return f"{_slug(route)}_{_digest(f'{route}/{sensor}')}"
+
+
+def model_topic(gateway_id: str, model: str) -> str:
+    """Return the topic of a model's readiness, `online` or `offline`."""
+    return render_topic(
+        read_template("edge/{gateway}/models/{model}/status", NAMES), {"gateway": gateway_id, "model": model}
+    )
+
+
+def gateway_document(gateway_id: str) -> dict[str, Any]:
+    """Return the document of the gateway: its connection to the broker."""
+    node = node_id(gateway_id)
+    connection = {
+        "platform": "binary_sensor",
+        "unique_id": f"{node}_connection",
+        "name": "Connection",
+        "device_class": "connectivity",
+        "entity_category": "diagnostic",
+        "state_topic": f"edge/{gateway_id}/status",
+        "payload_on": "online",
+        "payload_off": "offline",
+    }
+    device = {"identifiers": [node], "name": f"Edge gateway {gateway_id}", "sw_version": __version__}
+    return {"device": device, "origin": _origin(), "components": {"binary_sensor_connection": connection}}
+
+
+def sensor_document(
+    gateway_id: str, route: MqttRoute, sensor: str, manifest: ModelManifest, plan: ResultPlan
+) -> dict[str, Any] | None:
+    """Return the document of a sensor: its results and the states of its rules. None if it has nothing to show."""
+    node, object_ = node_id(gateway_id), object_id(route.name, sensor)
+    values = {"gateway": gateway_id, "route": route.name, "sensor": sensor}
+    components = _results(route, values, manifest, plan)
+    for rule in route.rule:
+        components |= _rule(rule, values)
+    if not components:
+        return None
+    for key, component in components.items():
+        component["unique_id"] = f"{node}_{object_}_{key}"
+    device = {
+        "identifiers": [f"{node}_{object_}"],
+        "name": f"{sensor} {route.name}",
+        "serial_number": sensor,
+        "model": manifest.name,
+        "sw_version": manifest.version,
+        "via_device": node,
+    }
+    topics = (f"edge/{gateway_id}/status", model_topic(gateway_id, route.model))
+    return {
+        "device": device,
+        "origin": _origin(),
+        "availability": [{"topic": topic} for topic in topics],
+        "availability_mode": "all",
+        "components": components,
+    }
+
+
+def with_removals(document: dict[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document that also removes those components of the `former` one that it no longer has.
+
+    Home Assistant removes a component that has nothing but its platform.
+    """
+    held = former.get("components")  # from the broker: any client may have written it
+    gone = {
+        key: {"platform": component["platform"]}
+        for key, component in (held if isinstance(held, dict) else {}).items()
+        if key not in document["components"]
+        and isinstance(component, dict)
+        and isinstance(component.get("platform"), str)
+    }
+    return {**document, "components": {**document["components"], **gone}} if gone else document
+
+
+def _results(route: MqttRoute, values: dict[str, Any], manifest: ModelManifest, plan: ResultPlan) -> Components:
+    """Return components for label and score, or for the only value of a result."""
+    settings = route.result
+    topic = read_template(settings.topic, NAMES)
+    if settings.publish == "never" or topic.names & RESULT_NAMES or settings.template:
+        return {}
+    state = {"state_topic": render_topic(topic, values)}
+    entities = list[Entity]()
+    if plan.document:
+        entities = task_entities(manifest, route)
+    elif plan.scores:
+        entities = [Entity("Label", "value_json.label"), Entity("Score", "value_json.score", SCORE_DIGITS)]
+    elif _is_single(manifest, plan):
+        path = "value" if settings.content == "values" else "outputs[0].data[0]"
+        named = plan.named[0] if plan.named else manifest.outputs[0].name
+        entities = [as_number(Entity("Value", f"value_json.{path}"), route, named)]
+    if settings.payload != "value":
+        return {key: state | component for key, component in map(_component, entities)}
+    valued = [_component(replace(each, expression="")) for each in entities[:1] if each.is_value]
+    return {key: state | component for key, component in valued}
+
+
+def _is_single(manifest: ModelManifest, plan: ResultPlan) -> bool:
+    """Return True if results hold one output, with one element."""
+    outputs = [spec for spec in manifest.outputs if spec.name in (plan.named or (spec.name,))]
+    return (
+        len(outputs) == 1
+        and all(side in {ROWS, 1} for side in outputs[0].shape[:1])
+        and all(side == 1 for side in outputs[0].shape[1:])
+    )
+
+
+def _component(entity: Entity) -> tuple[str, dict[str, Any]]:
+    """Return key and component of an entity, without its topic."""
+    component: dict[str, Any] = {"name": entity.name}
+    if entity.expression:
+        component["value_template"] = f"{{{{ {entity.expression} }}}}"
+    if entity.is_verdict:
+        component |= {"device_class": "problem", "payload_on": "True", "payload_off": "False"}
+    if entity.digits is not None:
+        component |= {"state_class": "measurement", "suggested_display_precision": entity.digits}
+    if entity.unit:
+        component["unit_of_measurement"] = entity.unit
+    platform = "binary_sensor" if entity.is_verdict else "sensor"
+    return f"{platform}_{entity.key or entity.name.lower()}", {"platform": platform, **component}
+
+
+def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
+    """Return the component of a rule: on or off, an event, or a sensor; none if its messages are of another form."""
+    topic = read_template(rule.topic, RULE_NAMES)
+    if topic.names & RESULT_NAMES or rule.payload != "value":
+        return {}
+    state = {"name": rule.name, "state_topic": render_topic(topic, {**values, "rule": rule.name})}
+    if rule.value == "anomalous" and rule.is_condition and rule.publish not in {"enter", "leave"}:
+        state["device_class"] = "problem"
+    key = f"rule_{_slug(rule.name)}"
+    if not rule.is_condition:
+        if rule.needs_number or rule.value.startswith("score"):
+            state["state_class"] = "measurement"
+        return {f"sensor_{key}": {"platform": "sensor", **state}}
+    if rule.publish in {"enter", "leave"}:
+        if rule.retain:
+            return {}
+        # a message says that the condition begins or ends, and no state follows
+        word, value = "on" if rule.publish == "enter" else "off", '{"event_type": "{{ value }}"}'
+        return {f"event_{key}": {"platform": "event", "event_types": [word], "value_template": value, **state}}
+    return {f"binary_sensor_{key}": {"platform": "binary_sensor", "payload_on": "on", "payload_off": "off", **state}}
+
+
+def _origin() -> dict[str, str]:
+    return {"name": "edge-gateway", "sw_version": __version__}
+
+
+def _slug(text: str) -> str:
+    """Return `text` in the characters of an object id. A text that loses some gets a part of its digest."""
+    return text if _SAFE.fullmatch(text) else f"{re.sub('[^A-Za-z0-9_-]', '_', text)}_{_digest(text)[:6]}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARS]

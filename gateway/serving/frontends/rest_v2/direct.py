@@ -1,0 +1,268 @@
+"""Inference for direct requests (frontends/http/direct.py): no task and no litestar for a small request and answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from gateway.common.domain.access import Security
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.rights import INFER, Rights, check_model
+from gateway.common.domain.tensor import finish
+from gateway.serving.domain.infer import InferResponse
+from gateway.serving.domain.ports import Pending
+from gateway.serving.frontends.authentication import Authentication
+from gateway.serving.frontends.http.admission import Admitted, stopping
+from gateway.serving.frontends.http.body import Lease
+from gateway.serving.frontends.http.bounds import DEFECT
+from gateway.serving.frontends.http.browsers import check_host
+from gateway.serving.frontends.oip_json import JsonRequest
+from gateway.serving.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
+from gateway.serving.frontends.peer import Peer
+from gateway.serving.frontends.pools import Pool
+from gateway.serving.frontends.rest_v2.answers import encoded, encoding_of, fields_of
+from gateway.serving.frontends.rest_v2.errors import RestRefusals
+from gateway.serving.frontends.rest_v2.requests import HEADER_LENGTH, RestPorts, decode_whole, hold_answer, most_of
+
+if TYPE_CHECKING:
+    from gateway.serving.frontends.http.direct import DirectConnection
+
+DIRECT_ELEMENTS = 512
+"""Most elements of an answer that is encoded on the event loop at once: 0.03 ms for numbers, 0.06 ms for strings."""
+_PATH = re.compile(r"/v2/models/([A-Za-z0-9._-]+)(?:/versions/([A-Za-z0-9._-]+))?/infer")
+_PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadProperties:
+    """Properties of a head. `length`: Inference-Header-Content-Length. `accept`: Accept-Encoding."""
+
+    names: tuple[str, str]
+    authorization: str | None
+    length: str | None
+    accept: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """A caller that `security` admits to inference."""
+
+    security: Security
+    admitted: Admitted
+    rights: Rights
+
+    @classmethod
+    def of(cls, peer: Peer, authentication: Authentication, authorization: str | None) -> _Admission:
+        """Identify a caller. Raises as `Authentication.admit` does."""
+        caller = authentication.admit(peer, authorization, INFER)
+        return cls(authentication.security, Admitted(caller.name, peer.share_of(caller), peer.local), caller.rights)
+
+
+class DirectInference:
+    """Handler of direct inference requests.
+
+    Implements `frontends.http.direct.Direct`, and `domain.ports.Sink` with an Exchange as token.
+    """
+
+    def __init__(self, ports: RestPorts, requests: Pool, names: tuple[str, ...], refuse: RestRefusals) -> None:
+        """Set up the handler.
+
+        `requests` counts requests in progress; `names` are the host names of this gateway.
+        """
+        self.ports, self.requests, self.refuse_form = ports, requests, refuse
+        self._names = names
+        self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
+
+    def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> HeadProperties | None:
+        """Implement `Direct.route`: inference for programs that name this host."""
+        found = _PATH.fullmatch(target)
+        if method != "POST" or found is None or b"origin" in fields:
+            return None
+        text = {name: value.decode("latin-1") for name, value in fields.items()}
+        try:
+            check_host(text.get(b"host"), self._names)
+        except RequestError:
+            return None
+        names = found[1], found[2] or ""
+        return HeadProperties(
+            names, text.get(b"authorization"), text.get(HEADER_LENGTH.encode()), text.get(b"accept-encoding", "")
+        )
+
+    def begin(self, connection: DirectConnection, route: HeadProperties, body: memoryview) -> InferExchange | None:
+        """Implement `Direct.begin`."""
+        exchange = InferExchange(self, connection, route)
+        try:
+            exchange.begin(body)
+        except RequestError as error:
+            exchange.refuse(error)
+        except Exception as error:  # noqa: BLE001  as litestar's: a defect is the server's, and ends this request only
+            exchange.fail(error)
+        return None if exchange.over else exchange
+
+    def head(self, status: int, fields: Mapping[str, str], size: int) -> bytes:
+        """Return status line and fields of an answer with `size` bytes."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return (
+            f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{lines}content-length: {size}\r\n".encode("latin-1") + self._vary
+        )
+
+    # ---- Sink --------------------------------------------------------------------------------------------------------
+    def answer(self, token: InferExchange, response: InferResponse) -> None:
+        """Implement `Sink.answer`."""
+        token.answer(response)
+
+    def refuse(self, token: InferExchange, error: RequestError) -> None:
+        """Implement `Sink.refuse`."""
+        token.refuse(error)
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`: every answer is written at once, to a connection of its own."""
+
+
+class InferExchange:
+    """One direct request, from its body to its answer. Implements `frontends.http.direct.Exchange`."""
+
+    __slots__ = (
+        "_admitted",
+        "_asked",
+        "_connection",
+        "_direct",
+        "_lease",
+        "_pending",
+        "_route",
+        "_sending",
+        "_task",
+        "over",
+    )
+
+    def __init__(self, direct: DirectInference, connection: DirectConnection, route: HeadProperties) -> None:
+        self._direct, self._connection, self._route = direct, connection, route
+        self._admitted: Admitted | None = None
+        self._lease: Lease
+        self._asked: JsonRequest
+        self._pending: Pending | None = None
+        self._task: Any = None
+        self._sending = False
+        """True while the answer is being sent in pieces."""
+        self.over = False
+        """True once the answer was given, or none is due any more."""
+
+    def begin(self, body: memoryview) -> None:
+        """Admit and submit the request. Raises RequestError."""
+        direct, ports, (model, version) = self._direct, self._direct.ports, self._route.names
+        admission = self._admission()
+        admitted = admission.admitted
+        if admission.rights.models:
+            check_model(admitted.caller, admission.rights, model)
+        direct.requests.require(admitted.share_key, local=admitted.local)
+        self._admitted = admitted
+        self._lease = Lease(ports.bodies, admitted)
+        ports.inference.describe(model, version)
+        most = most_of(ports, model, self._route.length)
+        if most is not None and len(body) > most.limit_bytes:
+            raise most.too_large()
+        self._lease.take(len(body))
+        asked = decode_whole(ports, body, self._route.length, self._route.names, admitted.caller)
+        self._pending = ports.inference.submit(asked.request, direct, self)
+        self._asked = replace(asked, request=replace(asked.request, inputs={}))  # it does not hold the body
+
+    def answer(self, response: InferResponse) -> None:
+        """Encode and send an answer; a large one, or one that is compressed, in a task."""
+        try:
+            answer = self._encoded_at_once(response)
+            if answer is None or encoding_of(answer, self._route.accept, self._direct.ports.settings) != "identity":
+                self._task = self._connection.loop.create_task(self._answer_apart(response, answer))
+            else:
+                self._respond(200, fields_of(answer), bytes(answer))
+        except RequestError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
+            self.fail(error)
+
+    def refuse(self, error: RequestError) -> None:
+        """Answer with a refusal."""
+        refusal = self._direct.refuse_form.error(error)
+        self._respond(refusal.status, {"content-type": refusal.media_type, **dict(refusal.headers)}, refusal.body)
+
+    def fail(self, error: Exception) -> None:
+        """Log a defect in full, and answer that it is the server's."""
+        _log.error("a request to model '%s' failed", self._route.names[0], exc_info=error)
+        refusal = self._direct.refuse_form.plain(500, DEFECT)
+        self._respond(refusal.status, {"content-type": refusal.media_type}, refusal.body)
+
+    def cancel(self) -> None:
+        """Implement `frontends.http.direct.Exchange.cancel`."""
+        self._end()
+        if self._pending is not None:
+            self._pending.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def cut_off(self) -> None:
+        """Implement `frontends.http.direct.Exchange.cut_off`."""
+        _log.warning("a request to model '%s' was cut off by the shutdown", self._route.names[0])
+        self.cancel()
+        if self._sending:  # a second answer would be read as a part of the first one
+            self._connection.transport.abort()
+            return
+        self.over = False
+        self.refuse(stopping())
+
+    # ---- internal ----------------------------------------------------------------------------------------------------
+    def _admission(self) -> _Admission:
+        """Identify the caller. One without a token is the same in all requests of a connection."""
+        authentication, authorization = self._direct.ports.authentication, self._route.authorization
+        kept = self._connection.admission
+        if authorization is None and isinstance(kept, _Admission) and kept.security is authentication.security:
+            return kept
+        admission = _Admission.of(self._connection.peer, authentication, authorization)
+        if authorization is None:
+            self._connection.admission = admission
+        return admission
+
+    def _encoded_at_once(self, response: InferResponse) -> JsonAnswer | None:
+        """Return an answer that is encoded quickly, and count its memory; None for a large one."""
+        if sum([tensor.array.size for tensor in response.outputs.values()]) > DIRECT_ELEMENTS:
+            return None
+        asked, lease = self._asked, self._lease
+        hold_answer(lease, finish(most_bytes_steps(response, asked)))
+        return finish(answer_steps(response, asked, literals=True))
+
+    async def _answer_apart(self, response: InferResponse, answer: JsonAnswer | None) -> None:
+        ports, asked, lease = self._direct.ports, self._asked, self._lease
+        decoding, caller = ports.inference.decoding, lease.caller
+        try:
+            if answer is None:
+                hold_answer(lease, await decoding.run(caller, most_bytes_steps(response, asked)))
+                answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
+            content = await encoded(answer, self._route.accept, ports, caller)
+        except RequestError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001  the task's boundary
+            self.fail(error)
+        else:
+            self._sending = True
+            try:
+                head = self._direct.head(200, content.fields, content.size)
+                await self._connection.respond_in_pieces(head, content.pieces)
+            finally:
+                self._end()
+
+    def _respond(self, status: int, fields: Mapping[str, str], content: bytes) -> None:
+        if not self.over:
+            self._end()
+            self._connection.respond(self._direct.head(status, fields, len(content)), content)
+
+    def _end(self) -> None:
+        """Release what the request held."""
+        self.over = True
+        if self._admitted is not None:
+            self._direct.requests.give(self._admitted.share_key, local=self._admitted.local)
+            self._admitted = None
+            self._lease.become(0)

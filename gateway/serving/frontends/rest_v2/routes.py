@@ -1,0 +1,403 @@
+"""Endpoints of REST. Litestar reads the annotations when it builds the application: import this only to build one."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import msgspec
+import numpy as np
+from litestar import HttpMethod, Request, Response, get, post, route
+from litestar.response import Stream
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
+from gateway.common.domain.tensor import Datatype, Steps, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.frontends import documents
+from gateway.serving.frontends.http.body import ClientGone, Lease
+from gateway.serving.frontends.not_offered import no_log_settings, no_trace_settings, refuse_load_parameters
+from gateway.serving.frontends.oip_json import JsonBody, JsonRequest, declared, parse_body, request_steps
+from gateway.serving.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
+from gateway.serving.frontends.oip_json_literals import malformed
+from gateway.serving.frontends.regions import EXTENSION
+from gateway.serving.frontends.rest_v2.answers import PIECE_BYTES, encoded
+from gateway.serving.frontends.rest_v2.authorisation import rights_of
+from gateway.serving.frontends.rest_v2.openapi import GenerateOperation, InferOperation, ResultOperation
+from gateway.serving.frontends.rest_v2.requests import (
+    HEADER_LENGTH,
+    WHOLE_BYTES,
+    RestPorts,
+    decode_whole,
+    hold_answer,
+    json_end,
+    most_of,
+)
+from gateway.serving.frontends.rest_v2.texts import text_answer, text_model, text_request
+
+MODEL = "/v2/models/{model:str}"
+VERSION = MODEL + "/versions/{version:str}"
+UNAVAILABLE = 503
+ENCODED = frozenset({"image/jpeg", "image/png", "audio/wav"})
+"""Content types of a body that is one image or recording."""
+
+Document = dict[str, Any]
+Call = Request[Any, Any, Any]
+T = TypeVar("T")
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+class _LoadBody(msgspec.Struct):
+    parameters: dict[str, bool | int | float | str] | None = None
+
+
+@get("/v2", summary="Server metadata", opt={"needs": READ})
+async def server_metadata(request: Call) -> Document:
+    """Return name, version and the extensions that work here."""
+    ports = ports_of(request)
+    shared = () if ports.regions is None else (EXTENSION,)
+    return documents.server_metadata(ports.server_name, "binary_tensor_data", *shared)
+
+
+@get("/v2/health/live", summary="Liveness", opt={"needs": ANY_CALLER})
+async def live() -> Document:
+    """Report that the process answers."""
+    return {"live": True}
+
+
+@get("/v2/health/ready", summary="Readiness", opt={"needs": ANY_CALLER})
+async def ready(request: Call) -> Response[Document]:
+    """Report if the server answers inference requests; 503 if not."""
+    is_ready = ports_of(request).inference.ready()
+    return Response({"ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness", opt={"needs": READ})
+async def model_ready(request: Call) -> Response[Document]:
+    """Report if a model version answers; 503 if it does not, or is unknown."""
+    model, version = names_of(request)
+    is_ready = ports_of(request).inference.ready(model, version)
+    return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get("/v2/models", summary="Models", opt={"needs": READ})
+async def models(request: Call) -> Document:
+    """Return the names of the models that are ready and that the caller may see, as KServe's server does."""
+    lines = ports_of(request).repository.index()
+    ready = documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=True)
+    return {"models": sorted({line["name"] for line in ready})}
+
+
+@get([MODEL, VERSION], summary="Model metadata", opt={"needs": READ})
+async def model_metadata(request: Call) -> Document:
+    """Return inputs and outputs with the batch dimension, and the versions that are ready."""
+    ports = ports_of(request)
+    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *names_of(request)))
+
+
+@get([MODEL + "/config", VERSION + "/config"], summary="Model configuration", opt={"needs": READ})
+async def model_config(request: Call) -> Document:
+    """Return Triton's model configuration: dims without the batch dimension."""
+    ports = ports_of(request)
+    return documents.model_config(*documents.described(ports.inference, ports.repository, *names_of(request)))
+
+
+@get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics", opt={"needs": READ})
+async def model_statistics(request: Call) -> Document:
+    """Return Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
+    statistics, rights = ports_of(request).statistics, rights_of(request.scope["state"])
+    return documents.model_statistics(documents.visible_statistics(statistics, rights, *names_of(request)))
+
+
+@post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
+async def repository_index(request: Call) -> list[Document]:
+    """Return model versions that the caller may see, with their states; body `{"ready": true}`: only ready ones."""
+    asked = await optional_body(request, _IndexBody)
+    lines = ports_of(request).repository.index()
+    return documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=asked.ready)
+
+
+@post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model", opt={"needs": CONTROL})
+async def load(request: Call) -> Document:
+    """Read the model's folder again and serve the versions that pass their gate."""
+    body = await optional_body(request, _LoadBody)
+    refuse_load_parameters(body.parameters or ())
+    model, _ = names_of(request)
+    await ports_of(request).repository.load(model)
+    return {"name": model, "load": True}
+
+
+@post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model", opt={"needs": CONTROL})
+async def unload(request: Call) -> Document:
+    """Drain and unload all versions of the model."""
+    await optional_body(request, _LoadBody)
+    model, _ = names_of(request)
+    await ports_of(request).repository.unload(model)
+    return {"name": model, "unload": True}
+
+
+@post(
+    [MODEL + "/infer", VERSION + "/infer"],
+    status_code=200,
+    summary="Inference",
+    operation_class=InferOperation,
+    opt={"needs": INFER},
+)
+async def infer(request: Call) -> Response[bytes] | Stream:
+    """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
+    ports = ports_of(request)
+    ports.inference.describe(*names_of(request))  # an unknown model is refused before its body is read
+    lease = lease_of(request)
+    asked = await _asked(request, lease)
+    response = await unless_gone(ports.inference.infer(asked.request), request.receive)
+    asked = replace(asked, request=replace(asked.request, inputs={}))  # nothing holds the body any more
+    decoding, caller = ports.inference.decoding, lease.caller
+    hold_answer(lease, await decoding.run(caller, most_bytes_steps(response, asked)))
+    answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
+    return await _response(answer, request)
+
+
+@post(
+    [MODEL + "/result", VERSION + "/result"],
+    status_code=200,
+    summary="Result of the model's task",
+    operation_class=ResultOperation,
+    opt={"needs": INFER},
+)
+async def result(request: Call) -> Response[bytes]:
+    """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
+    ports = ports_of(request)
+    manifest = ports.inference.describe(*names_of(request))
+    media, lease = media_of(request.headers.get("content-type", "")), lease_of(request)
+    name = check_task(manifest, media)
+    if media in ENCODED:
+        body = bytes(await ports.bodies.read(request.receive, dict(request.headers), lease))
+        asked = encoded_request(manifest, body, names_of(request), lease.caller)
+    else:
+        asked = (await _asked(request, lease)).request
+    asked = replace(asked, outputs=(RequestedOutput(name),))
+    response = await unless_gone(ports.inference.infer(asked), request.receive)
+    content = result_body(response.outputs[name])
+    hold_answer(lease, len(content))
+    return Response(content, media_type="application/json")
+
+
+@get("/metrics", summary="Metrics", media_type="text/plain", opt={"needs": METRICS})
+async def metrics(request: Call) -> Response[bytes]:
+    """Return counters and gauges in Prometheus' text format."""
+    text, content_type = await ports_of(request).metrics_text()
+    # litestar adds the charset of text itself
+    return Response(text, media_type=content_type.partition("; charset=")[0])
+
+
+def ports_of(request: Call) -> RestPorts:
+    """Return the objects with which the application was built."""
+    return cast("RestPorts", request.app.state.ports)
+
+
+def names_of(request: Call) -> tuple[str, str]:
+    """Return model and version of the path, "" if it has none.
+
+    They are not parameters of the handlers: if a handler has two paths, litestar reads an absent version from the
+    query.
+    """
+    return request.path_params.get("model", ""), request.path_params.get("version", "")
+
+
+async def optional_body(request: Call, kind: type[T]) -> T:
+    """Return the JSON body as `kind`; an empty one is `{}`.
+
+    Raises as `BodyReader.read` does, and INVALID for other JSON.
+    """
+    ports = ports_of(request)
+    with ports.bodies.lease(request.scope["state"]["admitted"]) as lease:
+        body = await ports.bodies.read(request.receive, dict(request.headers), lease)
+        try:
+            return msgspec.json.decode(body.strip() or b"{}", type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(Fault.INVALID, f"the request body: {malformed(body, error)}") from None
+
+
+async def _asked(request: Call, lease: Lease) -> JsonRequest:
+    """Read the body, and return the request in it."""
+    ports, caller = ports_of(request), request.scope["state"]["caller"]
+    headers = dict(request.headers)
+    length = headers.get(HEADER_LENGTH)
+    model, version = names = names_of(request)
+    body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, model, length))
+    whole = memoryview(body).toreadonly()
+    if len(whole) <= WHOLE_BYTES or length == "0":
+        return decode_whole(ports, whole, length, names, caller)
+    end, now_ns = json_end(len(whole), length, ports.settings), time.monotonic_ns()
+    head, binary = whole[:end], None if length is None else whole[end:]
+    decoding, apart = ports.inference.decoding, len(head) > WHOLE_BYTES
+    parsed = await decoding.run(caller, _parsing(head), apart=apart)
+    alike, size = declared(parsed, model, version)
+    ports.inference.check(alike)
+    lease.take(size)
+    steps = request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=ports.regions)
+    return await decoding.run(caller, steps, apart=apart)
+
+
+def _parsing(body: memoryview) -> Steps[JsonBody]:
+    """Parse the JSON part in one step: msgspec leaves the tensors' data unparsed."""
+    yield from ()
+    return parse_body(body)
+
+
+async def unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
+    """Return the answer. If the client disconnects first, cancel the inference and raise ClientGone."""
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientGone
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+        await asyncio.wait({answer, gone})
+
+
+async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def lease_of(request: Call) -> Lease:
+    """Return a lease for the memory of a request, and then of its answer until it was sent."""
+    state = request.scope["state"]
+    lease: Lease = state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"]))
+    return lease
+
+
+async def _response(answer: JsonAnswer, request: Call) -> Response[bytes] | Stream:
+    accept, caller = request.headers.get("accept-encoding", ""), request.scope["state"]["caller"]
+    content = await encoded(answer, accept, ports_of(request), caller)
+    media_type, fields = content.fields.pop("content-type"), content.fields
+    if content.size <= PIECE_BYTES:
+        return Response(b"".join(content.pieces), media_type=media_type, headers=fields)
+    fields["content-length"] = str(content.size)
+    return Stream(_sent(content.pieces), media_type=media_type, headers=fields)
+
+
+async def _sent(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield each piece after the peer took most of those before it."""
+    for piece in pieces:
+        yield piece
+
+
+@post(
+    [MODEL + "/generate", VERSION + "/generate"],
+    status_code=200,
+    summary="Text for a text",
+    operation_class=GenerateOperation,
+    opt={"needs": INFER},
+)
+async def generate(request: Call) -> Response[bytes]:
+    """Answer one text with one text, of a model that has one text input and one text output."""
+    return Response(await _generated(request), media_type="application/json")
+
+
+@post(
+    [MODEL + "/generate_stream", VERSION + "/generate_stream"],
+    status_code=200,
+    summary="Text for a text, as Server-Sent Events",
+    operation_class=GenerateOperation,
+    media_type="text/event-stream",
+    opt={"needs": INFER},
+)
+async def generate_stream(request: Call) -> Response[bytes]:
+    """Answer as `generate` does, in one Server-Sent Event: every request has one answer."""
+    content = b"data: " + await _generated(request) + b"\n\n"
+    return Response(content, media_type="text/event-stream")  # litestar adds the charset
+
+
+async def _generated(request: Call) -> bytes:
+    ports, (name, version), lease = ports_of(request), names_of(request), lease_of(request)
+    model = text_model(ports.inference.describe(name, version))
+    body = await ports.bodies.read(request.receive, dict(request.headers), lease, most_of(ports, name, None))
+    now_ns = time.monotonic_ns()
+    asked, key = text_request(bytes(body), model, version, caller=lease.caller, now_ns=now_ns)
+    response = await unless_gone(ports.inference.infer(asked), request.receive)
+    content = text_answer(response, key)
+    hold_answer(lease, len(content))
+    return content
+
+
+@route(
+    ["/v2/trace/setting", MODEL + "/trace/setting"],
+    http_method=[HttpMethod.GET, HttpMethod.POST],
+    include_in_schema=False,
+    opt={"needs": ANY_CALLER},
+)
+async def trace_setting() -> None:
+    """Refuse to read or change the trace settings."""
+    raise no_trace_settings()
+
+
+@route("/v2/logging", http_method=[HttpMethod.GET, HttpMethod.POST], include_in_schema=False, opt={"needs": ANY_CALLER})
+async def log_settings() -> None:
+    """Refuse to read or change the log settings."""
+    raise no_log_settings()
+
+
+def media_of(content_type: str) -> str:
+    """Return the media type of a Content-Type header, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def check_task(manifest: ModelManifest, media: str) -> str:
+    """Return the name of the output with results.
+
+    Raises RequestError INVALID for a model without a task, and for a content that the model does not take.
+    """
+    if not manifest.answered:
+        problem = f"model '{manifest.name}' has no task, so that its outputs are tensors only; send it to /infer"
+        raise RequestError(Fault.INVALID, f"{problem}, or declare [task] in its manifest")
+    if media in ENCODED and [spec.takes_encoded for spec in manifest.inputs] != [True]:
+        problem = f"model '{manifest.name}' takes no {media} as its only input; send an inference request in JSON"
+        raise RequestError(Fault.INVALID, problem)
+    return manifest.answered[0]
+
+
+def encoded_request(manifest: ModelManifest, encoded: bytes, names: tuple[str, str], caller: str) -> InferRequest:
+    """Return the request for one encoded image or recording; `names` are model and version of the request."""
+    content = np.empty(1, object)
+    content[0] = encoded
+    model, version = names
+    return InferRequest(model, {manifest.inputs[0].name: Tensor(Datatype.BYTES, content)}, version, caller=caller)
+
+
+def result_body(results: Tensor) -> bytes:
+    """Return the result of the only row, or `{"results": […]}` with one for each of several rows."""
+    rows = list(results.array.ravel())
+    return bytes(rows[0]) if len(rows) == 1 else b'{"results": [' + b", ".join(rows) + b"]}"
+
+
+HANDLERS = (
+    server_metadata,
+    live,
+    ready,
+    model_ready,
+    models,
+    model_metadata,
+    model_config,
+    model_statistics,
+    repository_index,
+    load,
+    unload,
+    infer,
+    result,
+    metrics,
+    generate,
+    generate_stream,
+)
+REFUSING_HANDLERS = (trace_setting, log_settings)
+"""Endpoints of Triton's extensions that this gateway does not offer."""

@@ -1,0 +1,93 @@
+"""Installed engines, by package metadata: no engine is imported here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.runtimes import RUNTIMES, Package
+from gateway.common.domain.verdict import PluginStatus, RuntimeStatus
+
+ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
+"""Environment variable: "1" permits OpenVINO although a package that reports usage to its vendor is installed."""
+
+
+def conflict() -> str:
+    """Return the problem if both ONNX Runtime distributions are installed, or ""."""
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
+    if len(both) < 2:
+        return ""
+    return "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files"
+
+
+def telemetry() -> str:
+    """Return the problem if OpenVINO would report usage to its vendor without permission, or ""."""
+    if not _version("openvino-telemetry") or os.environ.get(ALLOW_TELEMETRY) == "1":
+        return ""
+    return "openvino-telemetry is installed, which reports usage to its vendor"
+
+
+REINSTALL = (
+    "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'edge-inference-gateway[onnx]' "
+    "(or [onnx-cuda] for NVIDIA GPUs)"
+)
+_OBSTACLES: Mapping[str, tuple[Callable[[], str], str]] = {
+    "onnx": (conflict, REINSTALL),
+    "openvino": (telemetry, f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"),
+}
+"""Problem and remedy of an installed runtime that must not be imported, by its name."""
+
+
+def installed_package(name: str) -> Package | None:
+    """Return the first installed package of runtime `name`, or None."""
+    return next((package for package in RUNTIMES[name].packages if importlib.util.find_spec(package.module)), None)
+
+
+def installed_version(name: str) -> RuntimeStatus:
+    """Return the version of runtime `name`, or the problem and its remedy.
+
+    It is cheap enough for the daemon's start.
+    """
+    spec = RUNTIMES.get(name)
+    if spec is None:
+        known = ", ".join(RUNTIMES)
+        return RuntimeStatus(name, problem=f"there is no runtime called {name!r}", remedy=f"use one of {known}")
+    package = installed_package(name)
+    if package is None:
+        modules = " or ".join(each.module for each in spec.packages)
+        return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=spec.remedy)
+    version = next(filter(None, map(_version, package.distributions)), "unknown")
+    if name in _OBSTACLES and (problem := _OBSTACLES[name][0]()):
+        return RuntimeStatus(name, version, problem, _OBSTACLES[name][1])
+    plugins = {
+        plugin.provider: PluginStatus(next(filter(None, map(_version, plugin.distributions)), "unknown"))
+        for plugin in spec.plugins
+        if importlib.util.find_spec(plugin.module)
+    }
+    return RuntimeStatus(name, version, plugins=plugins)
+
+
+def require(name: str) -> str:
+    """Return the version of runtime `name`.
+
+    Raises VariantError (problem, remedy) if it must not or cannot be imported.
+    """
+    status = installed_version(name)
+    if status.problem or status.version is None:
+        raise VariantError(f"runtime {name} cannot be used: {status.problem}", remedy=status.remedy)
+    return status.version
+
+
+def unimportable(name: str, error: ImportError) -> VariantError:
+    """Return the error of an installed engine that fails to import (a broken or foreign wheel)."""
+    return VariantError(f"runtime {name} is installed but cannot be imported: {error}", remedy=RUNTIMES[name].remedy)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,5 +1,0 @@
-"""Installer of new versions of the programs on this device: the only part of the product that runs as root.
-
-`places` and `environment` import nothing but the standard library and `gateway.files.durable`: `make install` uses them
-from a checkout.
-"""

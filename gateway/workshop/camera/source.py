@@ -1,0 +1,70 @@
+"""Source of frames as the command line names it: a file, the URL of a camera, or a V4L2 device. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gateway.common.domain.errors import ConfigurationError
+
+SCHEMES = ("rtsp", "rtsps", "http", "https", "udp", "tcp")
+DEVICES = "/dev/"
+VIDEO_FORMATS = (
+    *("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "mxf", "nut", "ogg", "asf", "flv", "ivf", "obu"),
+    *("mjpeg", "mpjpeg", "h264", "hevc", "m4v", "gif", "yuv4mpegpipe"),
+)
+"""FFmpeg's demuxers of videos: they read one file or stream. Others draw texts, or open files that an input names."""
+FILE_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(VIDEO_FORMATS)}
+CAMERA_OPTIONS = {
+    "protocol_whitelist": "rtp,srtp,udp,tcp,tls,http,https,httpproxy",
+    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp", "hls")),
+}
+"""FFmpeg's options for cameras: a playlist of a web server (HLS) names no file of this machine."""
+RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
+"""FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
+_SECRET = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSource:
+    """Source of frames. `live`: it has its own pace and does not end. `format`: FFmpeg's, "" if it is detected."""
+
+    address: str
+    live: bool = False
+    format: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the address without user name and password."""
+        return without_secret(self.address)
+
+
+def file_source(name: str) -> VideoSource:
+    """Return the source of a file. It is read as a file whatever its name, and as a video whatever its content."""
+    return VideoSource(str(Path(name).absolute()), options=FILE_OPTIONS)
+
+
+def camera_source(text: str) -> VideoSource:
+    """Read the URL or device of a camera. Raises ConfigurationError."""
+    if text.startswith(DEVICES):
+        return VideoSource(text, live=True, format="v4l2")
+    try:
+        parts = urlsplit(text)
+        known = parts.scheme in SCHEMES and parts.hostname
+    except ValueError:
+        known = ""
+    if not known:
+        raise ConfigurationError(
+            f"{without_secret(text)!r:.120} is no camera; write rtsp://host/path, another URL ({', '.join(SCHEMES)}), "
+            "or a device such as /dev/video0; a file is named with --video",
+            key="--camera",
+        )
+    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else CAMERA_OPTIONS)
+
+
+def without_secret(text: str) -> str:
+    """Return text with user name and password of URLs left out."""
+    return _SECRET.sub("", text)

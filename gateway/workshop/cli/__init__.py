@@ -1,0 +1,1 @@
+"""Verbs of `edge-gateway`: one file each."""

@@ -1,0 +1,133 @@
+"""Writing of imported releases: each is complete or absent, and nothing existing is replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import Artifact, TensorSpec
+from gateway.common.domain.manifest_toml import SCHEMA, read_manifest
+from gateway.serving.store.references import read_artifact
+from gateway.serving.store.releases import MANIFEST
+from gateway.serving.store.staging import check_absent, copy_file, staged_folder, write_text
+from gateway.serving.tasks.catalog import task_of
+from gateway.workshop.importing.imported import ImportedModel, ImportedVariant, left_out
+from gateway.workshop.making.toml_text import artifact_values, toml_lines, toml_table, with_bindings
+
+Artifacts = Mapping[str, Sequence[Artifact]]
+"""Files of a release by the name of their variant, with paths relative to its folder."""
+
+
+UNKNOWN = Artifact("model", "0" * 64, 0)
+"""Artifact of a manifest that is read before its files are copied."""
+
+
+def settled(model: ImportedModel) -> ImportedModel:
+    """Return a model whose manifest this version of the gateway reads.
+
+    A task that it does not know, or that the outputs do not fit, is written as text and reported. Raises
+    ConfigurationError for every other fault.
+    """
+    artifacts = {variant.name: (UNKNOWN,) for variant in model.variants}
+    place = f"{model.name}/{model.version}/{MANIFEST}"
+    manifest = read_manifest(manifest_text(model, artifacts, ""), place)
+    try:
+        task_of(manifest)
+    except ConfigurationError as error:
+        finding = left_out("options of the task", f"{error}; the task is written as text")
+        return replace(model, task_options=None, findings=(*model.findings, finding))
+    return model
+
+
+def check_names(models: Sequence[ImportedModel], into: Path) -> None:
+    """Check that every release is new, and named once. Raises ConfigurationError."""
+    names = [(model.name, model.version) for model in models]
+    for name, version in names:
+        if names.count((name, version)) > 1:
+            problem = f"the source has {name} version {version} twice; rename one, or import one alone with --name"
+            raise ConfigurationError(problem)
+        check_absent(into / name / version)
+
+
+def write_releases(models: Sequence[ImportedModel], folder: Path, into: Path, origin: str) -> list[Path]:
+    """Write releases of the source in `folder` to the model directory `into`. Return their folders.
+
+    All are staged before the first one appears. Raises ConfigurationError; then none of those that are not complete
+    is left.
+    """
+    check_names(models, into)
+    targets = [into / model.name / model.version for model in models]
+    try:
+        with ExitStack() as stack:
+            for model, target in zip(models, targets, strict=True):
+                _stage(model, folder, stack.enter_context(staged_folder(target)), origin)
+    except OSError as error:
+        place = error.filename or str(into)
+        raise ConfigurationError(f"cannot be copied: {error.strerror or error}", file=str(place)) from error
+    return targets
+
+
+def _stage(model: ImportedModel, folder: Path, place: Path, origin: str) -> None:
+    """Write one release to `place`, and wait until its files are on the disk."""
+    artifacts = {variant.name: _copy_variant(variant, folder, place) for variant in model.variants}
+    write_text(manifest_text(model, artifacts, origin), place / MANIFEST)
+
+
+def _copy_variant(variant: ImportedVariant, folder: Path, place: Path) -> list[Artifact]:
+    """Copy the files of a variant to a folder of its name. They keep their places relative to the model file."""
+    parent = PurePosixPath(variant.file).parent
+    artifacts = []
+    for path in (variant.file, *variant.others):
+        target = f"{variant.name}/{PurePosixPath(path).relative_to(parent)}"
+        copy_file(folder / path, place / target)
+        artifacts.append(read_artifact(place, target))
+    return artifacts
+
+
+def manifest_text(model: ImportedModel, artifacts: Artifacts, origin: str) -> str:
+    """Return the TOML of a release; `origin` is the source, for the comment in the first line."""
+    blocks = [f"# Imported from {json.dumps(origin)[1:-1]}\n" + "".join(toml_lines(_head(model)))]
+    if model.task_options is not None:
+        blocks.append(toml_table("[task]", {"kind": model.task, **model.task_options}))
+    for spec in model.inputs:
+        blocks.append(toml_table("[[input]]", _tensor(spec)))
+        if spec.name in model.preprocess:
+            blocks.append(toml_table("[input.preprocess]", model.preprocess[spec.name]))
+    blocks += [toml_table("[[output]]", _tensor(spec)) for spec in model.outputs]
+    blocks += [_variant(variant, artifacts[variant.name]) for variant in model.variants]
+    return "\n".join(blocks)
+
+
+def _head(model: ImportedModel) -> dict[str, Any]:
+    values: dict[str, Any] = {"schema": SCHEMA, "name": model.name, "version": model.version}
+    if model.task_options is None and model.task:
+        values["task"] = model.task
+    if model.labels:
+        values["labels"] = model.labels
+    if not model.batch:
+        values["batch"] = False
+    if model.max_batch_rows:
+        values["max_batch_rows"] = model.max_batch_rows
+    return values
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    values: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype.label, "shape": spec.shape}
+    if spec.default is not None:
+        values["default"] = spec.default
+    if spec.layout:
+        values["layout"] = spec.layout
+    if spec.postprocess:
+        values["postprocess"] = spec.postprocess
+    return values
+
+
+def _variant(variant: ImportedVariant, artifacts: Sequence[Artifact]) -> str:
+    values: dict[str, Any] = {"name": variant.name, "runtime": variant.runtime, "precision": variant.precision}
+    values |= {"accelerators": variant.accelerators, "artifacts": artifact_values(artifacts)}
+    return with_bindings(toml_table("[[variant]]", values), variant.bind)

@@ -1,0 +1,62 @@
+"""Choice of a broker and a route by the options of `routes` and `watch`."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.cli.mqtt_choice import select_broker, select_route
+from gateway.serving.config import Config, parse_config
+
+PLANT = '[[mqtt.broker]]\nname = "plant"\nurl = "mqtts://plant"\n'
+ROUTE = '[[mqtt.route]]\nname = "{0}"\ntopics = ["a/+"]\nmodel = "m"\nbroker = "{1}"\n'
+BOTH = '[mqtt]\nurl = "mqtt://here"\n' + PLANT + ROUTE.format("here", "default") + ROUTE.format("there", "plant")
+
+
+def config(text: str) -> Config:
+    return parse_config(text, "")
+
+
+def options(**given: str) -> argparse.Namespace:
+    return argparse.Namespace(**({"broker": None, "route": None, "mqtt": None} | given))
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "name", "url"),
+    [
+        (BOTH, {}, "default", "mqtt://here"),
+        (BOTH, {"broker": "plant"}, "plant", "mqtts://plant"),
+        (BOTH, {"route": "there"}, "plant", "mqtts://plant"),
+        (BOTH, {"route": "there", "mqtt": "mqtt://x"}, "plant", "mqtt://x"),
+        (PLANT, {}, "plant", "mqtts://plant"),
+    ],
+)
+def test_a_broker_is_found(text: str, given: dict[str, str], name: str, url: str) -> None:
+    found = select_broker(config(text), options(**given))
+    assert (found.name, found.settings.url) == (name, url)
+    assert all(route.broker == name for route in found.settings.route)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "said"),
+    [
+        ("", {}, r"^mqtt\.url: no broker is configured; set it, or use --mqtt"),
+        (BOTH, {"broker": "x"}, "^--broker: no broker is called 'x'; known are default, plant"),
+        (BOTH, {"broker": "plant", "route": "here"}, "no route is called 'here'; known are there"),
+        (PLANT + PLANT.replace("plant", "b"), {}, r"^--broker: \[mqtt\] has no url; name another broker: plant, b"),
+    ],
+)
+def test_a_broker_that_is_not_found_is_named(text: str, given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        select_broker(config(text), options(**given))
+
+
+def test_a_topic_of_two_brokers_needs_the_route_or_the_broker() -> None:
+    both = config(BOTH)
+    with pytest.raises(ConfigurationError, match="name one with --route: here, there"):
+        select_route(both, "", "a/1")
+    assert select_route(both, "", "a/1", "plant").name == "there"
+    assert select_route(both, "here", "a/1").name == "here"
+    assert select_route(both, "", "", "plant").name == "there"

@@ -1,0 +1,197 @@
+"""Threads shared among models: the bound holds, none starves, the least consumer goes next, a hang stops no other."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gateway.serving.engine.limiter import Limiter, Share, ThreadShares
+from tests.simulators.examples import examples
+
+THREADS = 4
+
+
+class Sharing(RuleBasedStateMachine):
+    """State machine of models that ask, run and end, like their workers: each asks again only after its run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = ThreadShares(THREADS)
+        self.models = [Share(threads) for threads in (1, 2, 4, 9)]
+        self.waiting: list[Share] = []
+        self.running: list[Share] = []
+
+    def granted(self, granted: list[Share]) -> None:
+        for share in granted:
+            self.waiting.remove(share)
+            self.running.append(share)
+
+    @precondition(lambda self: len(self.waiting) + len(self.running) < len(self.models))
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        share = data.draw(st.sampled_from([s for s in self.models if s not in self.waiting + self.running]))
+        self.waiting.append(share)
+        self.granted(self.shares.ask(share))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), ran_ns=st.integers(0, 1000), again=st.booleans())
+    def end(self, data: st.DataObject, ran_ns: int, again: bool) -> None:
+        share = data.draw(st.sampled_from(self.running))
+        self.running.remove(share)
+        if again:
+            self.waiting.append(share)
+        self.granted(self.shares.end(share, ran_ns, again=again))
+
+    @invariant()
+    def no_more_threads_are_used_than_there_are(self) -> None:
+        used = sum(min(share.threads, THREADS) for share in self.running)
+        assert used + self.shares.free == THREADS
+        assert self.shares.free >= 0
+
+    @invariant()
+    def the_least_served_waits_only_for_threads(self) -> None:
+        assert {*map(id, self.waiting)} == {*map(id, self.shares.waiting)}
+        if self.waiting:
+            first = min(self.shares.waiting, key=lambda share: share.consumed_ns)
+            assert min(first.threads, THREADS) > self.shares.free
+
+
+TestSharing = Sharing.TestCase
+TestSharing.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+
+
+def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:
+    """Time that two models that always have work consume of one thread."""
+    shares, spent = ThreadShares(1), {id(first): 0, id(second): 0}
+    running = [*shares.ask(first), *shares.ask(second)]
+    for _ in range(runs):
+        (share,) = running
+        ran_ns = first_ns if share is first else second_ns
+        spent[id(share)] += ran_ns
+        running = shares.end(share, ran_ns, again=True)
+    return spent[id(first)], spent[id(second)]
+
+
+@pytest.mark.parametrize(("one_ns", "other_ns"), [(1, 1), (1, 50), (70, 3)])
+def test_models_with_runs_of_any_length_consume_alike(one_ns: int, other_ns: int) -> None:
+    one, other = race(Share(1), Share(1), one_ns, other_ns)
+    assert abs(one - other) <= max(one_ns, other_ns)
+
+
+def test_who_was_idle_does_not_come_back_with_a_credit() -> None:
+    shares, busy, idle = ThreadShares(1), Share(1), Share(1)
+    shares.ask(busy)
+    shares.end(busy, 1_000_000, again=True)
+    shares.ask(idle)
+    assert idle.consumed_ns == busy.consumed_ns
+
+
+def test_a_run_that_needs_many_threads_is_not_overtaken_for_ever() -> None:
+    shares, wide, narrow = ThreadShares(4), Share(4), [Share(1) for _ in range(3)]
+    for share in narrow:
+        shares.ask(share)
+    assert shares.ask(wide) == []
+    late = Share(1)
+    late.consumed_ns = 1
+    assert shares.ask(late) == [], "the wide one came first and is served less"
+    granted = [shares.end(share, 10, again=False) for share in narrow]
+    assert granted == [[], [], [wide]]
+
+
+def test_accelerators_take_no_threads() -> None:
+    limiter = Limiter(1, 0.0)
+    processor, accelerator = Share(1), Share(0)
+    limiter.enter(processor)
+    limiter.enter(accelerator)
+    limiter.leave(accelerator, 1, again=False)
+    limiter.leave(processor, 1, again=False)
+
+
+def test_a_model_waits_for_the_other_and_goes_when_it_ends() -> None:
+    limiter, one, other = Limiter(1, 30.0), Share(1), Share(1)
+    limiter.enter(one)
+    entered = threading.Event()
+    thread = threading.Thread(target=lambda: (limiter.enter(other), entered.set()))
+    thread.start()
+    while other not in limiter._shares.waiting:
+        pass
+    assert not entered.is_set()
+    limiter.leave(one, 5, again=False)
+    thread.join()
+    limiter.leave(other, 5, again=False)
+    assert limiter._shares.free == 1
+
+
+def test_a_run_that_hangs_holds_the_others_up_for_a_bounded_time() -> None:
+    limiter, hanging, other = Limiter(1, 0.001), Share(1), Share(1)
+    limiter.enter(hanging)
+    limiter.enter(other)
+    limiter.leave(other, 5, again=False)
+    limiter.leave(hanging, 5, again=False)
+    assert limiter._shares.free == 1
+
+
+def test_two_workers_that_always_have_work_consume_alike() -> None:
+    limiter, spent_ns = Limiter(1, 30.0), {1: 0, 40: 0}
+    ready = threading.Barrier(2)
+
+    def work(ran_ns: int, runs: int) -> None:
+        share = Share(1)
+        limiter.enter(share)
+        ready.wait() if ran_ns == 40 else None
+        for _ in range(runs):
+            spent_ns[ran_ns] += ran_ns
+            limiter.leave(share, ran_ns, again=True)
+            limiter.enter(share)
+            if spent_ns[40] >= 4000:
+                break
+        limiter.leave(share, ran_ns, again=False)
+
+    short, long = threading.Thread(target=work, args=(1, 10**6)), threading.Thread(target=work, args=(40, 10**6))
+    long.start()
+    while not ready.n_waiting:  # it has the turn before the other one begins
+        pass
+    short.start()
+    while len(limiter._shares.waiting) < 1:
+        pass
+    ready.wait()
+    short.join()
+    long.join()
+    assert abs(spent_ns[1] - spent_ns[40]) <= 80
+
+
+def test_a_turn_that_came_before_the_wait_for_it_counts_once() -> None:
+    limiter, first, second = Limiter(1, 30.0), Share(1), Share(1)
+    limiter.enter(first)
+    limiter._shares.ask(second)
+    second.asked = True
+    limiter.leave(first, 1, again=False)
+    limiter.enter(second)
+    limiter.leave(second, 1, again=False)
+    limiter.enter(first)
+    entered = threading.Event()
+    thread = threading.Thread(target=lambda: (limiter.enter(second), entered.set()))
+    thread.start()
+    while second not in limiter._shares.waiting:
+        pass
+    assert not entered.wait(0.02), "the thread is the first one's"
+    limiter.leave(first, 1, again=False)
+    thread.join()
+
+
+def test_a_run_that_is_in_nobodys_way_begins_only_where_nobody_waits() -> None:
+    shares, running, large, idle = ThreadShares(2), Share(1), Share(2), Share(1)
+    shares.ask(running)
+    assert shares.begin_if_free(idle)
+    assert not shares.begin_if_free(Share(1)), "too few threads"
+    shares.end(idle, 1, again=False)
+    shares.ask(large)
+    assert not shares.begin_if_free(idle), "somebody waits"
+    assert shares.end(running, 1, again=False) == [large]
+    shares.end(large, 1, again=False)
+    assert shares.begin_if_free(idle)
+    assert shares.free == 1

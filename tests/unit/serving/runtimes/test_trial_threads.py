@@ -1,0 +1,167 @@
+"""Threads that a trial settles on.
+
+One for quick models, several only where they pay, and never at the price of the verdict.
+"""
+
+import errno
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gateway.common.domain.errors import VariantError
+from gateway.common.domain.manifest import Artifact, Variant
+from gateway.common.domain.verdict import SessionBudget, read_verdict
+from gateway.serving.domain.rows.proof import RowInput, RowProof, RowTensors
+from gateway.serving.runtimes import trial_child
+from gateway.serving.runtimes.job import ChildTask, Trial
+from gateway.serving.runtimes.settings import TrialSettings
+from tests.simulators import models
+
+SLOW = TrialSettings(one_thread_below_us=0.0, measure_runs=5)
+VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
+
+
+class Session:
+    """Session that returns its input after `pause_s`."""
+
+    remarks, rows = (), None
+
+    def __init__(self, pause_s, runs):
+        self.pause_s, self.runs = pause_s, runs
+
+    def run(self, inputs):
+        self.runs.append(self.pause_s)
+        time.sleep(self.pause_s)
+        return {"y": inputs["x"]}
+
+    def close(self):
+        pass
+
+
+class Runtime:
+    """Runtime. `pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
+
+    def __init__(self, pauses_s):
+        self.pauses_s, self.opened, self.runs = pauses_s, [], []
+
+    def open(self, manifest, variant, files, budget):
+        del manifest, variant, files
+        self.opened.append(budget.threads)
+        behaviour = self.pauses_s[budget.threads]
+        if isinstance(behaviour, Exception):
+            raise behaviour
+        return Session(behaviour, self.runs)
+
+    def operators(self, variant, files):
+        del variant, files
+        return frozenset()
+
+
+@pytest.fixture
+def answered(monkeypatch, tmp_path):
+    def answer(runtime, settings=SLOW, budget=SessionBudget(4)):  # noqa: B008 - frozen
+        monkeypatch.setattr(trial_child, "get_runtime", lambda _name: runtime)
+        lines = []
+        trial_child.answer(ChildTask(Trial(models.identity(), VARIANT, tmp_path, budget), settings), lines.append)
+        return lines[-1]
+
+    return answer
+
+
+def test_a_quick_model_is_opened_once_with_one_thread(answered):
+    runtime = Runtime({1: 0.0})
+    line = answered(runtime, replace(SLOW, one_thread_below_us=1e9))
+    assert runtime.opened == [1]
+    assert line.result["threads"] == 1
+    assert line.result["passed"]
+
+
+def test_a_slow_model_gets_the_threads_that_pay(answered):
+    line = answered(Runtime({1: 0.005, 4: 0.0}))
+    assert line.result["threads"] == 4
+    assert line.result["measured"]["p50_us"] < 5000
+
+
+def test_a_slow_model_keeps_one_thread_where_more_do_not_pay(answered):
+    line = answered(Runtime({1: 0.001, 4: 0.005}))
+    assert line.result["threads"] == 1
+    assert line.result["measured"]["p50_us"] < 5000
+
+
+@pytest.mark.parametrize("budget", [SessionBudget(1), SessionBudget(4, "intel-gpu")])
+def test_one_thread_where_no_more_are_allowed_or_an_accelerator_computes(answered, budget):
+    runtime = Runtime({1: 0.0})
+    assert answered(runtime, budget=budget).result["threads"] == 1
+    assert runtime.opened == [1]
+
+
+def test_a_variant_that_passed_with_one_thread_passes_whatever_more_threads_do(answered):
+    line = answered(Runtime({1: 0.001, 4: VariantError("cannot open it with so many")}))
+    assert line.result["passed"], line
+    assert line.result["threads"] == 1
+
+
+def test_a_model_is_not_given_up_because_one_thread_would_take_too_long(answered):
+    """A golden set that ends in time with four threads need not do so with one."""
+    runtime = Runtime({1: 0.05, 4: 0.0})
+    assert answered(runtime).result["threads"] == 4
+    assert runtime.runs.count(0.05) == 4, "tried twice and timed twice with one thread, not judged with it"
+
+
+def test_half_the_deadline_spent_is_enough_of_trying(answered):
+    runtime = Runtime({1: 0.0, 4: 0.001})
+    line = answered(runtime, replace(SLOW, deadline_s=0.0))
+    assert runtime.opened == [1, 4]
+    assert line.result["passed"]
+    assert line.result["threads"] == 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError(errno.ENODEV, os.strerror(errno.ENODEV), "/dev/accel0"),
+        VariantError("ONNX Runtime failed: std::bad_alloc"),
+        VariantError("ONNX Runtime failed: CUDA failure 100: no CUDA-capable device is detected"),
+    ],
+)
+def test_a_lack_of_memory_or_of_a_device_is_a_fault_of_the_moment(answered, fault):
+    assert answered(Runtime({1: fault}), budget=SessionBudget(1)).transient
+
+
+def test_an_unknown_fault_is_the_variants(answered):
+    assert not answered(Runtime({1: ValueError("odd")}), budget=SessionBudget(1)).transient
+
+
+def test_a_joined_run_that_lacks_memory_decides_nothing(answered, monkeypatch):
+    def run(session, inputs):
+        if len(inputs["x"]) > 1:
+            raise VariantError("Failed to allocate memory for requested buffer of size 1000")
+        return {"y": inputs["x"]}
+
+    monkeypatch.setattr(Session, "rows", RowTensors({"x": RowInput((-1, 3))}, {"y": 0}))
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(Runtime, "prove_rows", lambda *_: RowProof(), raising=False)
+    verdict = read_verdict(answered(Runtime({1: 0.0}), budget=SessionBudget(1)).result)
+    assert (verdict.passed, verdict.transient) == (True, True)
+    assert (verdict.joining.basis, verdict.joining.allowed, verdict.joining.difference) == ("proved", False, "")
+
+
+def test_a_plugin_must_answer_as_the_runtime_itself_does(answered):
+    class Differing(Runtime):
+        def open(self, manifest, variant, files, budget):
+            session = super().open(manifest, variant, files, budget)
+            if budget.provider:
+                session.run = lambda inputs: {"y": inputs["x"] + np.float32(self.error)}
+            return session
+
+    for error, passed in ((0.0, True), (1.0, False)):
+        runtime = Differing({1: 0.0})
+        runtime.error = error
+        result = answered(runtime, budget=SessionBudget(1, provider="P")).result
+        assert result["passed"] is passed
+    assert "answers differ by up to 1 from those of the runtime itself (output 'y')" in result["reason"]
