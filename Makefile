@@ -106,12 +106,19 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
 # Modules are compiled once, not by each of the thousands of processes that the tests start.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
+# HOUSE=fleet: the tests of one house, which are folders of these names
+HOUSE_TESTS = $(wildcard $(addsuffix /$(HOUSE),tests/unit tests/contract tests/system))
 .PHONY: tested
 tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
-test: tested ## install what the tests need; checks, unit tests and contracts
+test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
+ifdef HOUSE
+	@[ -n "$(HOUSE_TESTS)" ] || { echo "no house $(HOUSE): common, serving, device, workshop or fleet"; exit 2; }
+	@$(PYTEST) $(HOUSE_TESTS)
+else
 	@$(MAKE) --no-print-directory check
 	@$(PYTEST) tests/architecture tests/unit tests/contract tests/conformance tests/fuzz
+endif
 
 test-system: tested ## real daemons, controllers, clients and attacks, from start to end
 	@$(PYTEST) tests/system tests/attack tests/performance tests/world

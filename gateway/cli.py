@@ -205,7 +205,7 @@ def _token(parser: argparse.ArgumentParser) -> None:
 VERBS = (
     Verb(
         "run",
-        "run",
+        "serving.cli.run",
         "serve models over gRPC, HTTP and MQTT until SIGTERM; SIGHUP reads configuration, credentials and models again",
         "  edge-gateway run\n"
         "  edge-gateway run --models models --mqtt mqtt://127.0.0.1:1883\n"
@@ -215,7 +215,7 @@ VERBS = (
     ),
     Verb(
         "probe",
-        "probe",
+        "serving.cli.probe",
         "list what this machine has: board, processor, accelerators and how far each can be used",
         "  edge-gateway probe\n"
         "  edge-gateway probe --json | jq .profile\n"
@@ -224,7 +224,7 @@ VERBS = (
     ),
     Verb(
         "explain",
-        "explain",
+        "serving.cli.explain",
         "say which variant of a model serves on this device, and why",
         "  edge-gateway explain meter-reader\n"
         "  edge-gateway explain meter-reader --root /mnt/other-device\n"
@@ -233,14 +233,14 @@ VERBS = (
     ),
     Verb(
         "doctor",
-        "doctor",
+        "serving.cli.doctor",
         "name the first broken rung of each accelerator and what to do about it",
         "  edge-gateway doctor\n  edge-gateway doctor --json\n  edge-gateway doctor --root /mnt/other-device",
         _doctor,
     ),
     Verb(
         "models",
-        "models",
+        "serving.cli.models",
         "list what the running gateway serves, or without one the model directory; or check or make releases",
         "  edge-gateway models\n"
         "  edge-gateway models --offline\n"
@@ -251,7 +251,7 @@ VERBS = (
     ),
     Verb(
         "config",
-        "config",
+        "serving.cli.config",
         "show the configuration in force, or check a file and whether the service may use what it names",
         "  edge-gateway config\n"
         "  sudo edge-gateway config check /etc/edge-gateway/edge-gateway.toml\n"
@@ -261,21 +261,21 @@ VERBS = (
     ),
     Verb(
         "infer",
-        "infer",
+        "workshop.cli.infer",
         "answer one request by the gateway that runs, or without one in this process; or feed a video or camera to it",
         INFER_EXAMPLES,
         _infer,
     ),
     Verb(
         "bench",
-        "bench",
+        "workshop.cli.bench",
         "measure a model on this device: through gRPC, HTTP, shared memory or MQTT, and without the gateway",
         BENCH_EXAMPLES,
         _bench,
     ),
     Verb(
         "routes",
-        "routes",
+        "serving.cli.routes",
         "show what an MQTT route makes of a stored message or of those on the broker, or propose a route for one",
         "  edge-gateway routes check edge-gateway.toml --sample message.json --topic zigbee2mqtt/kitchen\n"
         "  edge-gateway routes check edge-gateway.toml --sample message.json --route rooms --json\n"
@@ -285,7 +285,7 @@ VERBS = (
     ),
     Verb(
         "watch",
-        "watch",
+        "serving.cli.watch",
         "show a live table of sensors: rate, lag, last result, errors; and below it drops and the health of the link",
         "  edge-gateway watch\n"
         "  edge-gateway watch edge-gateway.toml --route wrists --sensor left\n"
@@ -296,7 +296,7 @@ VERBS = (
     ),
     Verb(
         "token",
-        "token",
+        "serving.cli.token",
         "make a token for a caller, and the line by which [auth] tokens_file knows it",
         "  edge-gateway token new camera-7 --scopes infer --models 'cam-*'\n"
         "  edge-gateway token new prometheus --scopes metrics\n"
@@ -309,7 +309,7 @@ PROGRAM = Program(
     "edge-gateway",
     __version__,
     "Finds this device's accelerators, picks each model's best variant for them,\nand serves it.",
-    "gateway.cli",
+    "gateway",
     VERBS,
 )
 

@@ -25,7 +25,7 @@ from gateway.serving.frontends.mqtt.journal.journal import FILE
 from tests.simulators.broker import Mosquitto
 from tests.simulators.camera_tools import infer, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
-from tests.system.test_answer_memory import (
+from tests.system.serving.test_answer_memory import (
     JOURNAL_SAMPLES,
     JOURNALED,
     answered,
@@ -35,7 +35,7 @@ from tests.system.test_answer_memory import (
     write_zeros,
     zeros,
 )
-from tests.system.test_tasks import write_detector
+from tests.system.serving.test_tasks import write_detector
 
 AFTER_S = 5.0
 ABOVE_4_GIB = 2**30 + 2**20

@@ -31,7 +31,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     check = _action(
         actions,
         "check",
-        "models",
+        "serving.cli.models",
         "check files, digests and golden sets of releases, as a device would",
         "  edge-gateway models check models/meter-reader/1\n  edge-gateway models check DIR --json",
     )
@@ -44,7 +44,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         _action(
             actions,
             "new",
-            "models_new",
+            "workshop.cli.models_new",
             "make a version of a model, with its manifest, from model files",
             "  edge-gateway models new yolov8n.onnx --models models\n"
             "  edge-gateway models new model.onnx model.tflite --name meter --labels labels.txt --models models\n"
@@ -55,7 +55,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         _action(
             actions,
             "quantize",
-            "models_quantize",
+            "workshop.cli.models_quantize",
             "make variants in fewer bits from a float one, measure them, and keep those that are good",
             "  edge-gateway models quantize models/meter/1 --calibration photos\n"
             "  edge-gateway models quantize models/wrist/2 --calibration wrist.csv --only onnx-int8 --max-loss 0.02\n"
@@ -65,8 +65,8 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     _pull(
         _action(
             actions,
-            "pull",
-            "pull",
+            "workshop.cli.pull",
+            "workshop.cli.pull",
             "get a release from a registry, a web server or a bucket, pinned by its digest",
             PULL_EXAMPLES,
         )
@@ -75,7 +75,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         _action(
             actions,
             "import",
-            "models_import",
+            "workshop.cli.models_import",
             "make releases of models that were laid out for other servers and tools",
             EXAMPLES.rstrip("\n"),
         )

@@ -1,4 +1,4 @@
-"""Listeners around a bare application; tests/contract/test_http_bounds.py has the bounds of all ports."""
+"""Listeners around a bare application; tests/contract/common/test_http_bounds.py has the bounds of all ports."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def test_a_repetition_is_acknowledged_once_its_first_copy_is_on_the_disk(f
     assert gateway.counters["duplicates"] == 1
     assert (gateway.outlet.acknowledged, "No space" in gateway.journal.problem) == ([], True)
     fail.clear()
-    await gateway.serving.committed(2)
+    await gateway.committed(2)
     assert len(replayed(recover((folder / FILE).read_bytes()))) == 1
 
 
@@ -183,7 +183,7 @@ async def test_a_full_disk_leaves_the_socket_unread(folder, monkeypatch) -> None
     assert sent < 10
     gate.set()
     await until(lambda: not gateway.outlet.paused)
-    await gateway.serving.committed(sent)
+    await gateway.committed(sent)
 
 
 @pytest.mark.asyncio
@@ -314,5 +314,5 @@ async def test_a_write_that_the_disk_cuts_is_written_again(folder) -> None:
     torn = recover((gateway.killed() / FILE).read_bytes())
     assert (len(replayed(torn)) < 8, torn.lost_bytes > 0) == (True, True)
     assert gateway.outlet.acknowledged == []
-    await gateway.serving.committed(8)
+    await gateway.committed(8)
     assert len(replayed(recover((folder / FILE).read_bytes()))) == 8
