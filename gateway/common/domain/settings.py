@@ -51,7 +51,7 @@ def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
 def read_settings(settings: type[S], table: Table) -> S:
     """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    A class may name keys that it had before: `CONSTANTS: ClassVar[Mapping[str, str]]`, the constant in the source by key.
+    `CONSTANTS: ClassVar[Mapping[str, str]]` of a class: constants of the source by the keys that they replaced.
     Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
     for key, constant in getattr(settings, "CONSTANTS", {}).items():
