@@ -132,8 +132,8 @@ def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> 
         problem = f"took longer than {settings.check_timeout_s:g} s; raise check_timeout_s in fleet.toml"
         raise UnreachableError(problem, file=" ".join(command)) from None
     except (ValueError, KeyError, TypeError):
-        said = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
-        raise UnreachableError(f"did not answer: {said or 'nothing'}", file=" ".join(command)) from None
+        output = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
+        raise UnreachableError(f"did not answer: {output or 'nothing'}", file=" ".join(command)) from None
     except OSError as error:
         problem = f"cannot be run: {error.strerror}; name the program with --{program} PATH"
         raise UnreachableError(problem, file=command[0]) from None

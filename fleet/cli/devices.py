@@ -82,8 +82,8 @@ def _facts(device: Json) -> list[tuple[str, str]]:
     state = device["state"]
     if device["revoked"] or device["suspended"]:
         state += f" {local(device[state])}: {device[f'{state}_because'] or 'no reason given'}"
-    shown = next((one for one in device["certificates"] if not one["revoked"]), None)
-    certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
+    current = next((one for one in device["certificates"] if not one["revoked"]), None)
+    certificate = f"{current['serial']}, until {local(current['expires'])}" if current else "none that is valid"
     hardware = device.get("machine", {}).get("hardware", {})
     return [
         ("device", device["id"]),
@@ -124,8 +124,8 @@ def _register(arguments: argparse.Namespace) -> int:
 def _withdraw(arguments: argparse.Namespace) -> int:
     device, slot = arguments.device, arguments.slot
     client(arguments).ask("DELETE", path_of("devices", device, "slots", slot), {"because": arguments.because})
-    said = f"{device}: ordered to empty {slot}, when its policy allows it"
-    return _over(arguments, {"device": device, "withdrawn": slot}, said)
+    message = f"{device}: ordered to empty {slot}, when its policy allows it"
+    return _over(arguments, {"device": device, "withdrawn": slot}, message)
 
 
 def _remove(arguments: argparse.Namespace) -> int:

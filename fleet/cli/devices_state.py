@@ -21,9 +21,9 @@ def tag(arguments: argparse.Namespace) -> int:
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
     words = devices_words(found["changed"], found["selected"], found["devices"])
-    said = [("query", body["query"]), ("add", ", ".join(body["add"])), ("remove", ", ".join(body["remove"]))]
+    rows = [("query", body["query"]), ("add", ", ".join(body["add"])), ("remove", ", ".join(body["remove"]))]
     site = [("site", body["site"] or "none")] if body["site"] is not None else []
-    facts = [*((name, value) for name, value in said if value), *site, ("changes", words)]
+    facts = [*((name, value) for name, value in rows if value), *site, ("changes", words)]
     if not confirmed(arguments, found["changed"], facts):
         return 1
     return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
@@ -41,8 +41,8 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 def devices_words(changed: int, selected: int, names: Sequence[str]) -> str:
     """Return how many of the selected devices change, and the names of the first."""
     more = changed - len(names[:NAMES_SHOWN])
-    shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more else "")
-    return f"{changed} of {counted(selected, 'device')}{f': {shown}' if changed else ''}"
+    listed = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more else "")
+    return f"{changed} of {counted(selected, 'device')}{f': {listed}' if changed else ''}"
 
 
 def _print(arguments: argparse.Namespace, found: Json, words: str) -> int:

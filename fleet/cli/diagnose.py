@@ -66,14 +66,14 @@ def _answer(arguments: argparse.Namespace, found: Json) -> int:
         print_json(found)
         return 0
     print(f"request {found['id']} to {found['device']}, answered {_outcome(found)}")
-    for part, said in (found["answer"] or {}).items():
+    for part, text in (found["answer"] or {}).items():
         print(f"\n== {plain(part)} ==")
-        if isinstance(said, list) and all(isinstance(line, str) for line in said):
-            print("\n".join(map(plain, said)))
-        elif isinstance(said, str):
-            print(plain(said))
+        if isinstance(text, list) and all(isinstance(line, str) for line in text):
+            print("\n".join(map(plain, text)))
+        elif isinstance(text, str):
+            print(plain(text))
         else:
-            print_json(said)
+            print_json(text)
     return 0
 
 

@@ -60,8 +60,14 @@ def _move(arguments: argparse.Namespace) -> int:
         raise UnreachableError(str(error)) from None
     broken = isinstance(moved.log, Break)
     if arguments.json:
-        said = {"from": str(old), "to": str(new), "url": new.setting, "rows": dict(moved.rows), "total": moved.total}
-        print_json(said | {"revision": moved.revision, "audit": {"broken": broken, **asdict(moved.log)}})
+        done = {
+            "from": str(old),
+            "to": str(new),
+            "url": new.setting,
+            "rows": dict(moved.rows),
+            "total": moved.total,
+        }
+        print_json(done | {"revision": moved.revision, "audit": {"broken": broken, **asdict(moved.log)}})
     else:
         print(f"moved {counted(moved.total, 'row')} in {len(moved.rows)} tables from {old} to {new}, all verified")
         print(f'next: set url = "{new.setting}" in [database] of fleet.toml, then start edge-fleet serve')

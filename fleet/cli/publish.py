@@ -99,10 +99,15 @@ def _say(
 ) -> int:
     soonest = expiries(done.state, now())[0]
     if as_json:
-        said = {"public": str(work.public), "published": done.versions, "waiting": dict(done.waiting), "files": files}
-        said |= {} if uploaded is None else {"uploaded": uploaded}
+        document = {
+            "public": str(work.public),
+            "published": done.versions,
+            "waiting": dict(done.waiting),
+            "files": files,
+        }
+        document |= {} if uploaded is None else {"uploaded": uploaded}
         concerns = [asdict(impact) for impact in found]
-        print_json({**said, "concerns": concerns, "expires": soonest.expires.strftime(TIME_FORMAT)})
+        print_json({**document, "concerns": concerns, "expires": soonest.expires.strftime(TIME_FORMAT)})
         return 0
     for role, version in done.versions.items():
         print(f"published {role}, version {version}")

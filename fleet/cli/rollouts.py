@@ -27,7 +27,7 @@ def replay(arguments: argparse.Namespace) -> int:
     spec = read_spec(asked.ask("GET", path)["spec"])
     found = replaying.replay(spec, (read_fact(document) for document in asked.pages(f"{path}/facts")))
     difference = found.difference
-    said: Json = {
+    result: Json = {
         "ok": difference is None,
         "facts": found.facts,
         "decisions": found.decisions,
@@ -41,7 +41,7 @@ def replay(arguments: argparse.Namespace) -> int:
         },
     }
     if arguments.json:
-        print_json(said)
+        print_json(result)
     elif difference is None:
         counts = f"{counted(found.facts, 'fact')}, {counted(found.decisions, 'decision')}"
         print(f"{counts}: each decision follows from the facts before it")
@@ -217,8 +217,8 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 def _device_row(one: Json) -> tuple[str, ...]:
     state, wave = one["state"].replace("_", " "), "-" if one["wave"] is None else _wave(one["wave"])
-    heard = ago(one["heard"]).removesuffix(" ago")
-    return one["device"], state, wave, str(one["attempt"]), one["accelerators"], heard, one["reason"]
+    contact = ago(one["heard"]).removesuffix(" ago")
+    return one["device"], state, wave, str(one["attempt"]), one["accelerators"], contact, one["reason"]
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -30,10 +30,10 @@ def specification(arguments: argparse.Namespace) -> Json:
     if "target" not in document:
         raise ConfigurationError("no release is named; use --target OWNER/MODEL/VERSION, or a file with --spec")
     names = ("name", "slot", "query", "waves", "soak_s", "silence_s", "deadline_s", "rollback")
-    said = {name: getattr(arguments, name) for name in names}
-    said["dynamic"] = False if arguments.static else None
-    said["standing"] = True if arguments.standing else None
-    document |= {name: value for name, value in said.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in names}
+    values["dynamic"] = False if arguments.static else None
+    values["standing"] = True if arguments.standing else None
+    document |= {name: value for name, value in values.items() if value is not None}
     soak_s: float | None = arguments.canary_soak_s
     if soak_s is None and arguments.canary is not None:  # --soak holds for canaries, too
         soak_s = arguments.soak_s
@@ -43,8 +43,8 @@ def specification(arguments: argparse.Namespace) -> Json:
         ("abort", ABORT, {"max_failed_percent": arguments.failed_percent, "min_sample": arguments.failed_sample}),
         ("retries", {}, {"limit": arguments.retries, "backoff_s": arguments.backoff_s}),
     )
-    for name, default, said in sections:
-        given = {key: value for key, value in said.items() if value is not None}
+    for name, default, values in sections:
+        given = {key: value for key, value in values.items() if value is not None}
         section = document.get(name) or default
         if not isinstance(section, dict):
             raise ConfigurationError(f"{name} must be a table", file=arguments.spec)

@@ -92,8 +92,8 @@ def label_of(spec: Json, wave: int) -> str:
     """Return the label of a wave, such as "canary", "1. 25 %", "2. +200", numbered as for approve-wave."""
     if wave == CANARY:
         return "canary"
-    said = spec["waves"][wave - 1]
-    return f"{wave}. {said['percent']:g} %" if said.get("percent") is not None else f"{wave}. +{said['count']}"
+    own = spec["waves"][wave - 1]
+    return f"{wave}. {own['percent']:g} %" if own.get("percent") is not None else f"{wave}. +{own['count']}"
 
 
 def bar(row: WaveRow, width: int) -> str:

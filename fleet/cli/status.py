@@ -114,9 +114,9 @@ def _json(standing: RepositoryStatus) -> dict[str, Any]:
 def _devices(standing: RepositoryStatus, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
     for device, metadata in standing.assignments.items():
         slots = sorted(slots_of(metadata).items())
-        shown = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots)
+        versions = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots)
         expiry = expiry_of(f"{ASSIGNMENTS}/{device}", metadata, standing.at)
-        yield (device, shown or "nothing", *_time(expiry, settings))
+        yield (device, versions or "nothing", *_time(expiry, settings))
 
 
 def _time(expiry: Expiry | None, settings: FleetSettings) -> tuple[str, str, str]:

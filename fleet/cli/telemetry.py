@@ -144,12 +144,12 @@ def _followed(
     fits: Callable[[Json], bool],
 ) -> int:
     """Print line by line until Ctrl-C: the newest ones once the stream is open, then each new one."""
-    shown: list[Json] | None = None
+    printed: list[Json] | None = None
     for message in messages:
-        if shown is None:
-            shown = [*islice(newest, min(arguments.limit, LAST))][::-1]
-            _print_lines(arguments, shown, row)
-        elif message.event not in {"", POSITION, GAP} and message.data not in shown and fits(message.data):
+        if printed is None:
+            printed = [*islice(newest, min(arguments.limit, LAST))][::-1]
+            _print_lines(arguments, printed, row)
+        elif message.event not in {"", POSITION, GAP} and message.data not in printed and fits(message.data):
             _print_lines(arguments, [message.data], row)
     return 0
 

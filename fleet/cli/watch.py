@@ -85,11 +85,11 @@ def _lines(*, as_json: bool) -> Show:
     def show(view: Json) -> None:
         nonlocal last
         now = datetime.now(UTC)
-        said = line(view, now)
-        seen = json.dumps(view) if as_json else said
+        text = line(view, now)
+        seen = json.dumps(view) if as_json else text
         if seen != last:
             last = seen
-            print(json.dumps(view) if as_json else f"{now.astimezone():%H:%M:%S} {said}", flush=True)
+            print(json.dumps(view) if as_json else f"{now.astimezone():%H:%M:%S} {text}", flush=True)
 
     return show
 
@@ -113,5 +113,5 @@ def picture(view: Json, width: int) -> Group:
         count = f"{row.committed}/{row.expected}" if row.expected else "-"
         table.add_row(Text(row.label, "bold" if row.opened else "dim"), filled, count, Text(row.states))
     title = Text(f"{view['name']} {view['id']}", "bold")
-    said = [Text(note, "bold yellow") for note in notes(view, datetime.now(UTC))]
-    return Group(title, Text(headline(view)), table, *said)
+    lines = [Text(note, "bold yellow") for note in notes(view, datetime.now(UTC))]
+    return Group(title, Text(headline(view)), table, *lines)

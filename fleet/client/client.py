@@ -283,8 +283,8 @@ def _context(ca_file: str) -> ssl.SSLContext:
 
 def _query(query: Query) -> str:
     """Return the query string without empty values; 0 is kept (it is the wave of canaries)."""
-    said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
-    plain = {name: "true" if value is True else value for name, value in said.items()}
+    given = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
+    plain = {name: "true" if value is True else value for name, value in given.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
 
 

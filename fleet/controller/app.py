@@ -165,10 +165,10 @@ class Controller:
             await asyncio.sleep(CERTIFICATE_EVERY_S)
             self.renew_certificate(self._certificate)
 
-    def renew_certificate(self, shown: CertificateSource) -> None:
+    def renew_certificate(self, source: CertificateSource) -> None:
         """Present another certificate if there is one. If it cannot be used, log that and keep the old one."""
         try:
-            pair = shown(self.control.clock())
+            pair = source(self.control.clock())
             if pair != self._pair:
                 self._server.renew(*pair)
                 self._pair = pair

@@ -51,7 +51,11 @@ def previous_settings(targets: Targets | None, name: str, version: str) -> Targe
 
 
 def plan_settings(
-    drafting: Drafting, path: ReleasePath, text: str, floor: str | None, shown: Iterable[tuple[TargetFile, bytes]] = ()
+    drafting: Drafting,
+    path: ReleasePath,
+    text: str,
+    floor: str | None,
+    documents: Iterable[tuple[TargetFile, bytes]] = (),
 ) -> Planned[SettingsRelease]:
     """Return the settings `text` as a release at `path`. Raise ConfigurationError if devices could not take it.
 
@@ -65,7 +69,7 @@ def plan_settings(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     target = target_of(path.path, content, {"floor": chosen})
-    draft = add_targets(drafting, owner_role(SETTINGS_SLOT), [*shown, (target, content)])
+    draft = add_targets(drafting, owner_role(SETTINGS_SLOT), [*documents, (target, content)])
     return Planned(release, target, content, draft)
 
 

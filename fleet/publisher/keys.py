@@ -216,6 +216,6 @@ def _name_key(key: SSlibKey, name: str) -> None:
 
 
 def _token_problem(uri: str, error: Exception) -> UnreachableError:
-    said = str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
     remedy = f"insert the token, set {HSM_LIBRARY} to its PKCS#11 library, and check number, label and PIN"
-    return UnreachableError(f"the key {uri} cannot be used: {said:.200}; {remedy}")
+    return UnreachableError(f"the key {uri} cannot be used: {text:.200}; {remedy}")

@@ -62,8 +62,8 @@ class Drafting:
         signed.version = previous.signed.version + 1 if previous else 1
         signed.expires = self.now + timedelta(days=expiry_d(role, self.settings))
         metadata = cast("Document", Metadata(signed))
-        shown = {**(waiting.documents if waiting else {}), **(documents or {})}
-        return Draft(role, metadata, self.quorums(role, signed), previous, shown)
+        known = {**(waiting.documents if waiting else {}), **(documents or {})}
+        return Draft(role, metadata, self.quorums(role, signed), previous, known)
 
     def quorums(self, role: str, signed: Root | Targets) -> tuple[Quorum, ...]:
         """Return the quorums for the role's next document, by the newest delegations."""

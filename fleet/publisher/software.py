@@ -118,8 +118,8 @@ def _only(found: set[str], named: str | None, what: str, known: Sequence[str]) -
         raise ValueError(f"--{what} is {named}, the wheels are for {', '.join(sorted(found))}")
     values = found or ({named} if named else set())
     if len(values) != 1:
-        shown = ", ".join(sorted(values)) or "none at all"
-        raise ValueError(f"the wheels name {shown} as {what}; one folder is for one {what}, --{what} names it")
+        listed = ", ".join(sorted(values)) or "none at all"
+        raise ValueError(f"the wheels name {listed} as {what}; one folder is for one {what}, --{what} names it")
     (value,) = values
     if known and value not in known:
         raise ValueError(f"{what} {value} is not known; there are {', '.join(known)}")

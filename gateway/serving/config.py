@@ -353,7 +353,7 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
         return None
     try:
         path = secret_path(name, table, key)
-        return read_secret(path, shown=name) if (table, key) in SECRETS else path.read_bytes()
+        return read_secret(path, name=name) if (table, key) in SECRETS else path.read_bytes()
     except ConfigurationError as error:
         raise ConfigurationError(error.problem, file=config.file, table=table, key=key) from None
     except OSError as error:

@@ -110,8 +110,8 @@ class Credentials:
     def _warn(self) -> None:
         for address in open_listeners(self._config, self.security):
             self._log.warning("anonymous callers served", address=str(address), setting="[auth] anonymous = true")
-        for setting, told in exposed_secrets(self._config).items():
-            self._log.warning("secret exposed", setting=setting, problem="; ".join(told))
+        for setting, problem in exposed_secrets(self._config).items():
+            self._log.warning("secret exposed", setting=setting, problem="; ".join(problem))
 
 
 def _expired(security: Security) -> set[str]:

@@ -63,8 +63,8 @@ class Life:
 
 def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     """Return which settings this process begins with; a trial that no process is on is ended. Never raises."""
-    told = environ.pop(TRIAL, "")
-    digest, ends_in_s = _trial(told)
+    number = environ.pop(TRIAL, "")
+    digest, ends_in_s = _trial(number)
     try:
         record = read_record(folder)
     except StoreError as error:
@@ -72,8 +72,8 @@ def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     if record.trial and record.trial.sha256 == digest:
         return Life(folder, record, record.trial, ends_in_s)
     life = Life(folder, record.taken_back(ENDED), record.committed)
-    if told.startswith(f"{WITHOUT} "):
-        life = life.without(told.partition(" ")[2])
+    if number.startswith(f"{WITHOUT} "):
+        life = life.without(number.partition(" ")[2])
     if record.trial:  # it has ended
         try:
             write_record(folder, life.record)
@@ -231,9 +231,9 @@ class SettingsControl:
     def _check_in_force(self, sha256: str) -> None:
         force = self._life.in_force
         if force is None or force.sha256 != sha256 or self._taken_back:
-            shown = force.target if force and not self._taken_back else "the committed ones"
+            current = force.target if force and not self._taken_back else "the committed ones"
             why = f"; {self._record.failed.reason}" if self._record.failed else ""
-            raise VariantError(f"other settings are in force: {shown}{why}")
+            raise VariantError(f"other settings are in force: {current}{why}")
 
     def _write(self, record: SettingsRecord) -> None:
         try:

@@ -46,7 +46,7 @@ class SimulatedUnits:
 
     def states(self) -> Mapping[str, UnitState]:
         return {
-            unit: UnitState(unit not in self.broken, wanted=True, since_s=self.started_s.get(unit, 0.0), shown="failed")
+            unit: UnitState(unit not in self.broken, wanted=True, since_s=self.started_s.get(unit, 0.0), state="failed")
             for unit in UNITS
         }
 

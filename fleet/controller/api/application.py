@@ -165,8 +165,8 @@ def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
         422: takes_key(handler) or CHECKED in handler.opt,
         428: STATE in handler.opt,
     }
-    told = {status: said for status, said in PROBLEMS.items() if applies.get(status, True)}
-    handler.responses = {**told, **(UNCHANGED if is_tagged(handler) else {}), **(handler.responses or {})}
+    documented = {status: text for status, text in PROBLEMS.items() if applies.get(status, True)}
+    handler.responses = {**documented, **(UNCHANGED if is_tagged(handler) else {}), **(handler.responses or {})}
     return handler
 
 

@@ -79,8 +79,8 @@ def verify(request: Call) -> Verified:
 
 def _entry(entry: LogEntry) -> AuditEntry:
     deed = entry.deed
-    said = (deed.actor, deed.action, deed.subject, deed.details)
-    return AuditEntry(entry.sequence, moment(entry.at), *said, entry.previous, entry.digest)
+    facts = (deed.actor, deed.action, deed.subject, deed.details)
+    return AuditEntry(entry.sequence, moment(entry.at), *facts, entry.previous, entry.digest)
 
 
 HANDLERS = (entries, verify)

@@ -146,8 +146,8 @@ async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
     sent_s, more = clock(), True
     while (more or reader.follow) and not subscription.has_ended():
         subscription.expect()
-        page, shown = await reader.read(position)
-        for change in shown:
+        page, next_position = await reader.read(position)
+        for change in next_position:
             if subscription.has_ended():
                 return
             yield _message(change, sent)

@@ -49,8 +49,8 @@ def is_change(handler: BaseRouteHandler) -> bool:
 
 def is_tagged(handler: HTTPRouteHandler) -> bool:
     """Return whether a route shows JSON with an ETag."""
-    shown = typing.get_type_hints(handler.fn)["return"]
-    is_made_there = (isinstance(shown, type) and issubclass(shown, Response)) or typing.get_origin(shown) is Response
+    kind = typing.get_type_hints(handler.fn)["return"]
+    is_made_there = (isinstance(kind, type) and issubclass(kind, Response)) or typing.get_origin(kind) is Response
     return is_operators(handler) and "GET" in handler.http_methods and not is_made_there
 
 
@@ -76,7 +76,7 @@ def _tagged(work: Callable[..., object], given: Mapping[str, Any]) -> tuple[byte
     return body, _tag(body)
 
 
-def check_state(request: Call, shown: Callable[[], object]) -> None:
+def check_state(request: Call, representation: Callable[[], object]) -> None:
     """Compare If-Match with the current state of the route's resource.
 
     Call it in the transaction of the change, after its locks. Other routes are left alone. Raise ProblemError 412, 428;
@@ -88,7 +88,7 @@ def check_state(request: Call, shown: Callable[[], object]) -> None:
     if not named and control_of(request).settings.requests.require_if_match:
         problem = f"send If-Match with the ETag of GET {request.route_handler.opt[STATE]}"
         raise ProblemError(PRECONDITION_REQUIRED.status, f"{problem} ([requests] require_if_match = true)")
-    if named and "*" not in named and _tag(encode_json(shown())) not in named:
+    if named and "*" not in named and _tag(encode_json(representation())) not in named:
         problem = f"it has changed since it was read; read {request.route_handler.opt[STATE]} again, then decide again"
         raise ProblemError(PRECONDITION_FAILED.status, problem)
 
@@ -108,13 +108,13 @@ def _named(request: Guarded, header: str) -> frozenset[str]:
     sent = request.headers.getall(header, [])
     if not sent:
         return frozenset()
-    said = ", ".join(sent)
-    if said == "*":
-        return frozenset({said})
-    if not re.fullmatch(LIST_PATTERN, said):
-        problem = f'{header} is * or up to {TAGS_LIMIT} ETags such as "1f2e", not {said!r:.80}'
+    given = ", ".join(sent)
+    if given == "*":
+        return frozenset({given})
+    if not re.fullmatch(LIST_PATTERN, given):
+        problem = f'{header} is * or up to {TAGS_LIMIT} ETags such as "1f2e", not {given!r:.80}'
         raise RequestError(Fault.INVALID, problem)
-    return frozenset(re.findall(_TAG, said))
+    return frozenset(re.findall(_TAG, given))
 
 
 def _tag(body: bytes) -> str:

@@ -82,10 +82,10 @@ class SchemaRenderer(JsonRenderPlugin):
 
     def _made(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         schemas = openapi_schema["components"]["schemas"]
-        said = [_body(handler) for handler in self._handlers]
+        bodies = [_body(handler) for handler in self._handlers]
         kinds = {
             kind
-            for hint in said
+            for hint in bodies
             for kind in (hint, *typing.get_args(hint))
             if (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
         }

@@ -64,14 +64,14 @@ def take_keys(handler: HTTPRouteHandler) -> None:
 
 def key_of(request: Call) -> str | None:
     """Return the key without its quotes, or None. Raise RequestError INVALID."""
-    said = request.headers.getall(HEADER, [])
-    if not said:
+    values = request.headers.getall(HEADER, [])
+    if not values:
         return None
-    if len(said) > 1 or not re.fullmatch(PATTERN, said[0]):
+    if len(values) > 1 or not re.fullmatch(PATTERN, values[0]):
         form = f"1 to {KEY_CHARACTERS} ASCII characters without space, comma, quote and backslash"
-        problem = f"Idempotency-Key is one text of {form}, such as a UUID; not {', '.join(said)!r:.80}"
+        problem = f"Idempotency-Key is one text of {form}, such as a UUID; not {', '.join(values)!r:.80}"
         raise RequestError(Fault.INVALID, problem)
-    return said[0].strip('"')
+    return values[0].strip('"')
 
 
 def _once(request: Call, key: str, digest: str, work: Any) -> KeyedAnswer:

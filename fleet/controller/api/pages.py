@@ -28,14 +28,14 @@ class Page(Generic[T]):
 
 
 def page(
-    control: Control, found: Sequence[R], limit: int, shown: Callable[[R], T], cursor: Callable[[R], object]
+    control: Control, found: Sequence[R], limit: int, view: Callable[[R], T], cursor: Callable[[R], object]
 ) -> Page[T]:
     """Return a page. `cursor` returns the value of a row with which the next page is requested.
 
     A full page may be followed by an empty one.
     """
     full = len(found) >= rows_of(control, limit)
-    return Page([*map(shown, found)], str(cursor(found[-1])) if full else None)
+    return Page([*map(view, found)], str(cursor(found[-1])) if full else None)
 
 
 def rows_of(control: Control, limit: int) -> int:

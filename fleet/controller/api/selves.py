@@ -167,8 +167,8 @@ def post_diagnostics(request: Call, body: RawBody) -> None:
 
 def encoding_of(request: Call) -> str:
     """Return the body's content encoding."""
-    said: Any = request.headers.get("content-encoding", "")
-    return str(said).strip().lower()
+    value: Any = request.headers.get("content-encoding", "")
+    return str(value).strip().lower()
 
 
 HANDLERS = (

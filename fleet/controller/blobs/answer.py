@@ -50,10 +50,13 @@ def answer(method: str, headers: Mapping[str, str], content: FileMetadata) -> Bl
     if span == (0, 0):
         return BlobResponse(416, (*about, ("content-range", f"bytes */{content.size_bytes}"), ("content-length", "0")))
     offset, count = span or (0, content.size_bytes)
-    told = (*about, ("content-type", content.media_type), ("content-length", str(count)))
+    fields = (*about, ("content-type", content.media_type), ("content-length", str(count)))
     if span:
-        told = (*told, ("content-range", f"bytes {offset}-{offset + count - 1}/{content.size_bytes}"))
-    return BlobResponse(206 if span else 200, told, offset, count if method == "GET" else 0)
+        fields = (
+            *fields,
+            ("content-range", f"bytes {offset}-{offset + count - 1}/{content.size_bytes}"),
+        )
+    return BlobResponse(206 if span else 200, fields, offset, count if method == "GET" else 0)
 
 
 def _wanted(headers: Mapping[str, str], content: FileMetadata) -> bool:

@@ -30,13 +30,13 @@ def files(place: FileSource, piece_bytes: int, admit: Callable[[Scope], None] = 
             await _send_elsewhere(scope, found, send)
             return
         with found.file as file:
-            told = answer(method, _conditions(scope), found.content)
-            await _start(send, told.status, told.headers)
-            if told.count_bytes and ZERO_COPY in scope.get("extensions", {}):
-                piece = {"file": file, "offset": told.offset_bytes, "count": told.count_bytes}
+            response = answer(method, _conditions(scope), found.content)
+            await _start(send, response.status, response.headers)
+            if response.count_bytes and ZERO_COPY in scope.get("extensions", {}):
+                piece = {"file": file, "offset": response.offset_bytes, "count": response.count_bytes}
                 await send({"type": ZERO_COPY, **piece})
                 return
-            await _send_pieces(file, told, piece_bytes, send)
+            await _send_pieces(file, response, piece_bytes, send)
 
     return app
 
@@ -60,8 +60,8 @@ async def _send_elsewhere(scope: Scope, found: OpenedFile, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_pieces(file: BinaryIO, told: BlobResponse, piece_bytes: int, send: Send) -> None:
-    offset, end = told.offset_bytes, told.offset_bytes + told.count_bytes
+async def _send_pieces(file: BinaryIO, response: BlobResponse, piece_bytes: int, send: Send) -> None:
+    offset, end = response.offset_bytes, response.offset_bytes + response.count_bytes
     while offset < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(piece_bytes, end - offset), offset)
         if not piece:

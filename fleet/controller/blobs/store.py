@@ -46,20 +46,20 @@ def pieces(stream: BinaryIO, digest: str, size_bytes: int, piece_bytes: int) -> 
 
     Raise RequestError INVALID.
     """
-    told, left, held = hashlib.sha256(), size_bytes, b""
+    hashed, left, held = hashlib.sha256(), size_bytes, b""
     while piece := _read(stream, digest, min(piece_bytes, left + 1)):
         left -= len(piece)
         if left < 0:
             raise RequestError(Fault.INVALID, f"the blob {digest} was announced with {size_bytes} bytes, more came")
-        told.update(piece)
+        hashed.update(piece)
         if held:
             yield held
         held = piece
     if left:
         problem = f"the blob {digest} ended after {size_bytes - left} of {size_bytes} bytes; send it again"
         raise RequestError(Fault.INVALID, problem)
-    if told.hexdigest() != digest:
-        problem = f"what was sent has the SHA-256 digest {told.hexdigest()}, not {digest}; send it again"
+    if hashed.hexdigest() != digest:
+        problem = f"what was sent has the SHA-256 digest {hashed.hexdigest()}, not {digest}; send it again"
         raise RequestError(Fault.INVALID, problem)
     yield held
 

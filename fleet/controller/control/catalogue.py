@@ -183,9 +183,9 @@ def _read(workspace: Workspace, target: TargetFile) -> StoredRelease:
     if findings := [*release_findings(target, release)]:
         raise ConfigurationError(findings[0].problem, file=str(file))
     named = release_path(target.path)
-    said = (named.owner, named.model, release.version, release.floor)
+    row = (named.owner, named.model, release.version, release.floor)
     digest, document = target.hashes["sha256"], json.loads(content)
-    return StoredRelease(target.path, *said, digest, target.length, release.released_at, document)
+    return StoredRelease(target.path, *row, digest, target.length, release.released_at, document)
 
 
 def _all(connection: Connection, database: Database) -> Iterable[KnownRelease]:

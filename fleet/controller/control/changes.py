@@ -90,8 +90,8 @@ class ChangeFilter:
         """Return whether a change passes, apart from `query` and `scope`. A lost change is selected by its kind."""
         if self.kinds and change.kind not in {ChangeKind.GAP, *self.kinds}:
             return False
-        told = self.device in {"", change.device} and self.rollout in {"", change.rollout}
-        return change.is_lost or told
+        matches = self.device in {"", change.device} and self.rollout in {"", change.rollout}
+        return change.is_lost or matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
         subjects.setdefault(span.change.kind, []).append(span.change.subject)
     happened = events.of_ids(connection, map(int, subjects.get(ChangeKind.DEVICE_EVENT, ())))
     keys = {*subjects.get(ChangeKind.ALERT_OPENED, ()), *subjects.get(ChangeKind.ALERT_CLOSED, ())}
-    told = alerts.of_keys(connection, sorted(keys))
+    alerts_now = alerts.of_keys(connection, sorted(keys))
     for span in spans:
         kind, subject = span.change.kind, span.change.subject
         if kind is ChangeKind.ROLLOUT_FACT:
@@ -207,7 +207,7 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
                 yield Change(span.fact(fact.sequence), about, fact.device, subject, fact)
         elif kind is ChangeKind.DEVICE_EVENT and (stored := happened.get(int(subject))):
             yield Change(span.position, kind, stored.event.device, stored.event.rollout, stored)
-        elif alert := told.get(subject):
+        elif alert := alerts_now.get(subject):
             yield Change(span.position, kind, alert.device, about=alert)
         else:
             yield Change(span.position, kind)

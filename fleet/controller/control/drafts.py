@@ -194,9 +194,9 @@ class Drafts:
             release = read_release_document(target.path, content)
             missing = [file.sha256 for file in named_files(release) if not self.workspace.has_blob(file)]
             if missing:
-                shown = ", ".join(missing[:MISSING_SHOWN])
+                listed = ", ".join(missing[:MISSING_SHOWN])
                 raise ConfigurationError(
-                    f"{len(missing)} files of {target.path} are not here: {shown}; upload them first"
+                    f"{len(missing)} files of {target.path} are not here: {listed}; upload them first"
                 )
             if isinstance(release, SignedRelease):
                 places = [

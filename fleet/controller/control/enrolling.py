@@ -126,11 +126,11 @@ class Enrolling:
         """
         digest = key_digest(request_pem, self._authority)
         with self._database.write() as connection:
-            shown = certificates.find(connection, serial)
-            if shown:
-                devices.lock(connection, shown.device)
+            presented = certificates.find(connection, serial)
+            if presented:
+                devices.lock(connection, presented.device)
             device = admitted(connection, serial, now, suspended=True).device
-            if shown and shown.key_digest == digest:
+            if presented and presented.key_digest == digest:
                 raise RequestError(Fault.INVALID, "a renewed certificate needs another key; create one and try again")
             made = self._given(connection, device, request_pem, digest, now)
             details = {"certificate": made.serial, "before": serial}

@@ -102,20 +102,20 @@ class Intake:
                 raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
             counted = Counter[str]()
             with self._database.write() as connection:
-                said = self._stored(connection, device, found, tail.storing(connection, now), counted)
+                answers = self._stored(connection, device, found, tail.storing(connection, now), counted)
             self._counts.update(counted)  # only of what is on the disk
-            return said
+            return answers
 
     def _stored(
         self, connection: Connection, device: str, found: Sequence[Batch], now: datetime, counted: Counter[str]
     ) -> list[Acknowledgement]:
-        said: list[Acknowledgement] = []
+        answers: list[Acknowledgement] = []
         fresh: dict[str, list[Row]] = {}
         settings, keys = self._database.settings.telemetry, set[str]()
         for batch in found:
             repeated = _repeated(connection, device, batch.rows, keys) if batch.stream == UPDATES else ()
             answer = telemetry.receive(connection, device, batch, now, settings, repeated=repeated)
-            said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
+            answers.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
             if batch.stream == VITALS and answer.fresh:
                 row = answer.fresh[-1]
@@ -133,7 +133,7 @@ class Intake:
         state, updates = fresh.get(STATE, ()), fresh.get(UPDATES, ())
         if state or updates:
             counted.update(self._apply(connection, device, state, updates, now))
-        return said
+        return answers
 
     def _apply(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
@@ -150,9 +150,9 @@ class Intake:
         how = [one for row in state if row.kind == DEVICE and (one := health(row.document))]
         if how:
             devices.report_health(connection, device, how[-1].state, how[-1].details, how[-1].profile)
-        said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
-        said += [(slot.slot, slot.made) for slot in slots]
-        reports = [(slot, made) for slot, made in said if slot and made]
+        slot_reports = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
+        slot_reports += [(slot.slot, slot.made) for slot in slots]
+        reports = [(slot, made) for slot, made in slot_reports if slot and made]
         concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
         named = {(rollout.slot, rollout.target): rollout.id for rollout in concerned}
         ended = (update_event(device, row) for row in updates)
@@ -207,8 +207,8 @@ class Intake:
 def _repeated(connection: Connection, device: str, rows: Sequence[Row], keys: set[str]) -> frozenset[int]:
     """Return the numbers of rows on updates whose key is stored, or in `keys`; add the keys of these rows."""
     telemetry.hold(connection, device)
-    told = {row.seq: event.key for row in rows if (event := update_event(device, row))}
-    known = events.known(connection, device, told.values()) | keys
-    keys.update(told.values())
-    first = {key: seq for seq, key in reversed(told.items())}
-    return frozenset(seq for seq, key in told.items() if key in known or first[key] != seq)
+    key_of = {row.seq: event.key for row in rows if (event := update_event(device, row))}
+    known = events.known(connection, device, key_of.values()) | keys
+    keys.update(key_of.values())
+    first = {key: seq for seq, key in reversed(key_of.items())}
+    return frozenset(seq for seq, key in key_of.items() if key in known or first[key] != seq)

@@ -71,7 +71,7 @@ class MonotonicClock:
     ) -> None:
         self._settings, self._uptime_s = settings, uptime_s
         self._reading = first_reading(now, uptime_s(), latest, settings)
-        self._told = False
+        self._logged = False
         self._tell()
 
     def read(self, now: datetime) -> datetime:
@@ -91,9 +91,9 @@ class MonotonicClock:
     def _tell(self) -> None:
         """Log once when the wall clock is doubted, and once when it is believed again."""
         reading, doubted = self._reading, self._reading.leap > timedelta()
-        if doubted and not self._told:
+        if doubted and not self._logged:
             steady_s = self._settings.clock_steady_s
             _log.warning(events.CLOCK_DOUBTED, reading.wall, reading.leap, reading.believed, steady_s)
-        elif self._told and not doubted:
+        elif self._logged and not doubted:
             _log.warning(events.CLOCK_TRUSTED, reading.wall)
-        self._told = doubted
+        self._logged = doubted

@@ -202,9 +202,9 @@ def _counted(document: Document, name: str, limit: int) -> int:
 def _reason(document: Document) -> str:
     """Return the first reason that the device gives for not being done."""
     failure, held = document.get("failure"), document.get("held")
-    said = [failure.get("reason") if isinstance(failure, Mapping) else None, document.get("rejected")]
-    said += [held.get("why") if isinstance(held, Mapping) else None, document.get("waits_for")]
-    return next((found for one in said if (found := text(one))), "")
+    reasons = [failure.get("reason") if isinstance(failure, Mapping) else None, document.get("rejected")]
+    reasons += [held.get("why") if isinstance(held, Mapping) else None, document.get("waits_for")]
+    return next((found for one in reasons if (found := text(one))), "")
 
 
 def _evidence(document: Document) -> dict[str, float | int | str]:

@@ -83,8 +83,8 @@ def drafted(connection: Connection, document: Mapping[str, Any], scope: Collecti
 def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> RecordedRollout:
     """Create a draft. Raise AwayError."""
     rollout = f"r{now:%y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    said = (rollout, spec.name, spec.slot, spec.target.path, DRAFT, spec_document(spec), now, by)
-    stored, settings = StoredRollout(*said), rolling.database.settings
+    row = (rollout, spec.name, spec.slot, spec.target.path, DRAFT, spec_document(spec), now, by)
+    stored, settings = StoredRollout(*row), rolling.database.settings
     with rolling.database.write() as connection:
         rollouts.create(connection, stored)
         known = rolling.states.read(connection, rollout, settings, lock=True)

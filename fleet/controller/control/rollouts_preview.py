@@ -53,15 +53,15 @@ def preview(rolling: Rollouts, spec: Spec) -> Preview:
     devices = sum(strata.values())
     by_site = any(window.zone == SITE for window in spec.windows)
     unknown = sorted(zone for zone in zones if not known_zone(zone)) if by_site else []
-    shown = dict(running.most_common(VERSIONS_SHOWN))
+    versions = dict(running.most_common(VERSIONS_SHOWN))
     return Preview(
         devices,
         dict(sorted(strata.items())),
         wave_sizes(spec, strata),
         counted,
         unknown[:ZONES_SHOWN],
-        shown,
-        devices - sum(shown.values()),
+        versions,
+        devices - sum(versions.values()),
     )
 
 

@@ -128,15 +128,15 @@ def _earlier(connection: Connection, known: RecordedRollout, devices: Sequence[s
     number.
     """
     slot, target = known.spec.slot, known.spec.target.path
-    told = rollouts.of_devices(connection, devices, DECIDED, slot=slot, target=target, but=known.stored.id)
-    return Counter(device for device, document in told if document["decision"] in OFFERS)
+    decided = rollouts.of_devices(connection, devices, DECIDED, slot=slot, target=target, but=known.stored.id)
+    return Counter(device for device, document in decided if document["decision"] in OFFERS)
 
 
 def _before(rollout: str, device: str, present: Desired | None) -> PreviousRelease:
     if present is None:
         return PreviousRelease(rollout, device)
-    said = (present.target, present.digest, present.size_bytes, present.rollout, present.attempt)
-    return PreviousRelease(rollout, device, *said)
+    state = (present.target, present.digest, present.size_bytes, present.rollout, present.attempt)
+    return PreviousRelease(rollout, device, *state)
 
 
 def _return(

@@ -27,9 +27,9 @@ def append(connection: Connection, deed: Deed, now: datetime) -> LogEntry:
     alone(connection, "audit")
     plain = replace(deed, details=json.loads(document_text(deed.details, FACT_BYTES)))  # as it will be read again
     entry = chained(head(connection), plain, now)
-    said = {"actor": plain.actor, "action": plain.action, "subject": plain.subject, "details": plain.details}
+    fields = {"actor": plain.actor, "action": plain.action, "subject": plain.subject, "details": plain.details}
     chain = {"sequence": entry.sequence, "at": entry.at, "previous": entry.previous, "digest": entry.digest}
-    connection.execute(sa.insert(audit).values(**chain, **said))
+    connection.execute(sa.insert(audit).values(**chain, **fields))
     return entry
 
 

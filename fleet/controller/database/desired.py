@@ -136,8 +136,8 @@ def recall(connection: Connection, had: Iterable[Desired]) -> None:
         same = sa.select(rollouts.c.id).where(rollouts.c.slot == row.slot)
         empty = sa.and_(desired_before.c.device == row.device, desired_before.c.target == "")
         change = sa.update(desired_before).where(empty, desired_before.c.rollout.in_(same))
-        said = {name: getattr(row, name) for name in ("target", "digest", "size_bytes", "attempt")}
-        connection.execute(change.values(because=row.rollout, **said))
+        fields = {name: getattr(row, name) for name in ("target", "digest", "size_bytes", "attempt")}
+        connection.execute(change.values(because=row.rollout, **fields))
 
 
 def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, PreviousRelease]:

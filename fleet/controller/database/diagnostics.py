@@ -64,14 +64,14 @@ def waiting(connection: Connection, device: str, now: datetime) -> tuple[Request
     return tuple(_request(row) for row in found)
 
 
-def answer(connection: Connection, request: int, device: str, said: Json, now: datetime) -> None:
+def answer(connection: Connection, request: int, device: str, document: Json, now: datetime) -> None:
     """Store a device's answer.
 
     Raise AbsentError if there is no such request, ConflictError for a second answer, or one that is too late.
     """
     mine = (diagnostics.c.id == request, diagnostics.c.device == device)
     change = sa.update(diagnostics).where(*mine, diagnostics.c.answered.is_(None), diagnostics.c.expires > now)
-    if connection.execute(change.values(answered=now, answer=said)).rowcount == 1:
+    if connection.execute(change.values(answered=now, answer=document)).rowcount == 1:
         return
     if connection.execute(sa.select(diagnostics.c.id).where(*mine)).first() is None:
         raise AbsentError(f"{device!r:.140} was not asked for {request}")

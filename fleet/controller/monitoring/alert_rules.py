@@ -163,9 +163,9 @@ class _Bench:
 
 def _begun(reading: RuleValue) -> Alert:
     """Return a new pending alert. Its key is deterministic: a replica that repeats an evaluation opens the same one."""
-    said = "\0".join((*reading.key, str((reading.at - _EPOCH) // _MICROSECOND)))
+    text = "\0".join((*reading.key, str((reading.at - _EPOCH) // _MICROSECOND)))
     key = (
-        f"{(reading.at - _EPOCH) // _MICROSECOND:014x}-{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:16]}"
+        f"{(reading.at - _EPOCH) // _MICROSECOND:014x}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
     )
     return Alert(key, *reading.key, AlertState.PENDING, reading.at, reading.at, summary=reading.summary)
 

@@ -70,9 +70,9 @@ class AlertEvaluation:
         deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
         with self._database.read() as connection:
             standing = alerts.standing(connection)
-            said = [reading for part in self._asked(connection, standing, now, deep=deep) for reading in part]
+            values = [reading for part in self._asked(connection, standing, now, deep=deep) for reading in part]
             up_since = self._up_since(connection, now)
-        more = self._page(fence, now, up_since, said)
+        more = self._page(fence, now, up_since, values)
         for _ in range(self._settings.pages_limit - 1):
             if not more:
                 break
@@ -85,7 +85,7 @@ class AlertEvaluation:
             self._deep_after = now
         return self._changes != before
 
-    def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[RuleValue]) -> bool:
+    def _page(self, fence: int, now: datetime, up_since: datetime, values: Sequence[RuleValue]) -> bool:
         """Judge one page of rows and store the result. Return whether there are more rows."""
         with self._database.write() as connection:
             until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
@@ -99,8 +99,8 @@ class AlertEvaluation:
             page = tail(connection, after, until, self._settings.rows_limit)
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
-        heard = [*said, *readings.rule_values(page.rows, self._samples)]
-        judged = evaluate_rules(standing, heard, self._rules, now, gone=gone, limits=self._limits)
+        all_values = [*values, *readings.rule_values(page.rows, self._samples)]
+        judged = evaluate_rules(standing, all_values, self._rules, now, gone=gone, limits=self._limits)
         with self._database.write() as connection:
             guard(connection, fence)
             alerts.drop(connection, judged.dropped)

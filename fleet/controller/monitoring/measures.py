@@ -132,11 +132,11 @@ def _fleet(found: Figures) -> Iterator[MetricSample]:
 def _counts(counted: Counter[str]) -> Iterator[MetricSample]:
     totals: dict[tuple[str, str, str, str], float] = {}
     for name, value in sorted(counted.copy().items()):
-        metric, label, said, text = _family(name)
-        key = (metric, label, said if label else "", text)
+        metric, label, unit, text = _family(name)
+        key = (metric, label, unit if label else "", text)
         totals[key] = totals.get(key, 0) + value
-    for (metric, label, said, text), total in totals.items():
-        yield _counter(metric, text, total, {label: said} if label else {})
+    for (metric, label, unit, text), total in totals.items():
+        yield _counter(metric, text, total, {label: unit} if label else {})
 
 
 def _family(name: str) -> tuple[str, str, str, str]:
@@ -151,8 +151,8 @@ def _family(name: str) -> tuple[str, str, str, str]:
 
 def _requests(timing: Timing) -> Iterator[MetricSample]:
     for (route, status), count in sorted(timing.ended.copy().items()):
-        said = {"route": route, "status": str(status)}
-        yield _counter("requests", "Requests, by route and status; 0: cut off.", count, said)
+        attributes = {"route": route, "status": str(status)}
+        yield _counter("requests", "Requests, by route and status; 0: cut off.", count, attributes)
     for route, size_bytes in sorted(timing.received_bytes.copy().items()):
         text = "Bytes of requests' bodies as they travelled, by route."
         yield _counter("request_bytes", text, size_bytes, {"route": route})

@@ -70,10 +70,10 @@ class Exporter:
         self.offer(pieces(rows, self._names))
         self._count("too_many_names", self._names.left - before)
 
-    def offer(self, told: Iterable[Piece]) -> None:
+    def offer(self, pieces: Iterable[Piece]) -> None:
         """Combine pieces into requests, and queue those."""
         by_signal: dict[str, list[Piece]] = {METRICS: [], LOGS: []}
-        for piece in told:
+        for piece in pieces:
             by_signal[piece.signal].append(piece)
         for signal, found in by_signal.items():
             for batch in batches(found, self._settings.request_limit_bytes):
@@ -185,7 +185,7 @@ def read_headers(text: str, file: str) -> dict[str, str]:
 def _rejected(signal: str, content: bytes) -> int:
     """Return how many items the endpoint rejected (OTLP, "Partial Success"). They are not sent again."""
     try:
-        said = mapping(mapping(json.loads(content or b"{}")).get("partialSuccess")).get(REJECTED[signal])
-        return count(int(said) if isinstance(said, str) else said) or 0
+        rejected = mapping(mapping(json.loads(content or b"{}")).get("partialSuccess")).get(REJECTED[signal])
+        return count(int(rejected) if isinstance(rejected, str) else rejected) or 0
     except (ValueError, RecursionError):
         return 0

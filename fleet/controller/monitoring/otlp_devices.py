@@ -52,24 +52,24 @@ class Piece:
 def pieces(rows: Iterable[ReceivedRow], names: Names) -> Iterator[Piece]:
     """Yield pieces per device. Rows without data for OTLP are ignored. `names`: the limit on reported names."""
     by_device: dict[str, list[ReceivedRow]] = {}
-    for heard in rows:
-        by_device.setdefault(heard.device, []).append(heard)
-    for device, told in by_device.items():
-        rest = iter(told)
+    for received in rows:
+        by_device.setdefault(received.device, []).append(received)
+    for device, own in by_device.items():
+        rest = iter(own)
         while chunk := list(islice(rest, PIECE_ROWS)):
             yield from _pieces(device, chunk, names)
 
 
 def _pieces(device: str, rows: Sequence[ReceivedRow], names: Names) -> Iterator[Piece]:
     points, records = Points(admitted=names.of(device, rows[0].received)), list[dict[str, Any]]()
-    for heard in rows:
-        said = mapping(heard.row.document)
-        if heard.stream == "vitals":
-            _vitals(points, said, heard.row.at)
-        elif heard.stream == "statistics":
-            _statistics(points, said, heard.row.at)
-        elif heard.stream in {"events", "updates"}:
-            records.append(_record(heard, said))
+    for received in rows:
+        document = mapping(received.row.document)
+        if received.stream == "vitals":
+            _vitals(points, document, received.row.at)
+        elif received.stream == "statistics":
+            _statistics(points, document, received.row.at)
+        elif received.stream in {"events", "updates"}:
+            records.append(_record(received, document))
     of = resource({"service.name": "edge-gateway", "service.instance.id": text(device), "device.id": text(device)})
     if points.count:
         metrics = {"resource": of, "scopeMetrics": [{"scope": SCOPE, "metrics": points.document()}]}
@@ -84,42 +84,46 @@ def encoded(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _vitals(points: Points, said: Mapping[str, Any], at: datetime) -> None:
-    for zone, celsius in numbers(said.get("temperatures_c")):
+def _vitals(points: Points, document: Mapping[str, Any], at: datetime) -> None:
+    for zone, celsius in numbers(document.get("temperatures_c")):
         points.gauge("edge.device.temperature", "Cel", celsius, at, attributes={"zone": zone})
-    for rail, watts in numbers(said.get("power_watts")):
+    for rail, watts in numbers(document.get("power_watts")):
         points.gauge("edge.device.power", "W", watts, at, attributes={"rail": rail})
     for key, name, unit in _GAUGES:
-        value = count(said.get(key))
+        value = count(document.get(key))
         if value is not None:
             points.gauge(name, unit, value, at)
-    if isinstance(said.get("throttled"), bool):
-        points.gauge("edge.device.throttled", "1", int(said["throttled"]), at)
+    if isinstance(document.get("throttled"), bool):
+        points.gauge("edge.device.throttled", "1", int(document["throttled"]), at)
     for key in ("records", "gaps", "size_bytes"):
-        value = count(mapping(said.get("spool")).get(key))
+        value = count(mapping(document.get("spool")).get(key))
         if value is not None:
             points.gauge(f"edge.agent.spool.{key}", "By" if key == "size_bytes" else "1", value, at)
 
 
-def _statistics(points: Points, said: Mapping[str, Any], at: datetime) -> None:
-    named = {"model": text(said.get("model")), "version": text(said.get("version"))}
+def _statistics(points: Points, document: Mapping[str, Any], at: datetime) -> None:
+    named = {"model": text(document.get("model")), "version": text(document.get("version"))}
     if not named["model"]:
         return
     for key in _TOTALS:
-        value = count(said.get(key))
+        value = count(document.get(key))
         if value is not None:
             points.total(f"edge.model.{key}", "1", value, at, attributes=named)
-    inference_ns, weight = count(said.get("infer_ns")), number(said.get("weight"))
+    inference_ns, weight = count(document.get("infer_ns")), number(document.get("weight"))
     if inference_ns is not None:
         points.total("edge.model.inference_time", "s", inference_ns / NS, at, attributes=named)
     if weight is not None:
         points.gauge("edge.model.weight", "%", weight, at, attributes=named)
-    _latency(points, said, at, named)
+    _latency(points, document, at, named)
 
 
-def _latency(points: Points, said: Mapping[str, Any], at: datetime, named: Mapping[str, str]) -> None:
+def _latency(points: Points, document: Mapping[str, Any], at: datetime, named: Mapping[str, str]) -> None:
     """Add the latency histogram if bounds and counts are consistent. Receivers refuse the whole request otherwise."""
-    bounds, counts, total_ns = said.get("latency_bounds_ns"), said.get("latency_counts"), count(said.get("latency_ns"))
+    bounds, counts, total_ns = (
+        document.get("latency_bounds_ns"),
+        document.get("latency_counts"),
+        count(document.get("latency_ns")),
+    )
     if not isinstance(bounds, list) or not isinstance(counts, list) or total_ns is None:
         return
     limits, filled = [count(bound) for bound in bounds[:BUCKETS_LIMIT]], [count(each) for each in counts]
@@ -133,20 +137,22 @@ def _latency(points: Points, said: Mapping[str, Any], at: datetime, named: Mappi
         )
 
 
-def _record(heard: ReceivedRow, said: Mapping[str, Any]) -> dict[str, Any]:
-    state, problem = text(said.get("state")), text(said.get("problem"))
-    failure = mapping(said.get("failure"))
+def _record(received: ReceivedRow, document: Mapping[str, Any]) -> dict[str, Any]:
+    state, problem = text(document.get("state")), text(document.get("problem"))
+    failure = mapping(document.get("failure"))
     severity = WARNING if state in GAVE_UP or problem else INFORMATION
-    words = (text(said.get("slot")), text(said.get("version")), state, text(failure.get("reason")), problem)
-    body = " ".join(word for word in (text(heard.row.kind), *words) if word)
-    name = f"edge.device.{text(heard.row.kind)}"
-    return log_record(name, body, heard.row.at, heard.received, severity=severity, attributes=_attributes(said))
+    words = (text(document.get("slot")), text(document.get("version")), state, text(failure.get("reason")), problem)
+    body = " ".join(word for word in (text(received.row.kind), *words) if word)
+    name = f"edge.device.{text(received.row.kind)}"
+    return log_record(
+        name, body, received.row.at, received.received, severity=severity, attributes=_attributes(document)
+    )
 
 
-def _attributes(said: Mapping[str, Any]) -> dict[str, str | float]:
+def _attributes(document: Mapping[str, Any]) -> dict[str, str | float]:
     """Return the texts and numbers of a document, and those of its objects under joined names."""
     found: dict[str, str | float] = {}
-    for name, value in said.items():
+    for name, value in document.items():
         inner = value.items() if isinstance(value, dict) else [("", value)]
         for key, entry in islice(inner, ATTRIBUTES_LIMIT):
             kept = text(entry) if isinstance(entry, str) else number(entry)

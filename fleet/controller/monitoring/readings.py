@@ -57,15 +57,15 @@ def rules(settings: AlertSettings) -> Mapping[str, AlertRule]:
 
 def rule_values(rows: Iterable[ReceivedRow], samples: Samples) -> Iterator[RuleValue]:
     """Yield the readings of telemetry rows, in their order."""
-    for heard in rows:
-        if heard.stream == VITALS:
-            yield from _vitals(heard)
-        elif heard.stream == STATISTICS:
-            yield from _statistics(heard, samples)
-        elif heard.stream == UPDATES:
-            yield from _updates(heard)
-        elif heard.stream == STATE:
-            yield from _state(heard)
+    for received in rows:
+        if received.stream == VITALS:
+            yield from _vitals(received)
+        elif received.stream == STATISTICS:
+            yield from _statistics(received, samples)
+        elif received.stream == UPDATES:
+            yield from _updates(received)
+        elif received.stream == STATE:
+            yield from _state(received)
 
 
 def silent(device: str, since: datetime, now: datetime) -> RuleValue:
@@ -104,67 +104,68 @@ def barred(target: str, devices: int, why: str, now: datetime) -> RuleValue:
 def identity(device: str, machine: Mapping[str, Any] | None, now: datetime) -> RuleValue:
     """Return the reading of a device's identity. `machine` None: only one machine uses it."""
     summary = f"identity used twice: two machines report as {device:.140}; enrol one of them under another name"
-    said = machine or {}
-    evidence = {name: said.get(name) for name in ("hardware", "before", "boot", "ended")}
+    facts = machine or {}
+    evidence = {name: facts.get(name) for name in ("hardware", "before", "boot", "ended")}
     return RuleValue(IDENTITY, device, "", float(machine is not None), now, summary, evidence)
 
 
-def _vitals(heard: ReceivedRow) -> Iterator[RuleValue]:
+def _vitals(received: ReceivedRow) -> Iterator[RuleValue]:
     """Yield readings of vitals, with the controller's time.
 
     Rows that a device stored while it was offline do not show how long a condition lasted.
     """
     zones = sorted(
-        ((celsius, zone) for zone, celsius in numbers(mapping(heard.row.document).get("temperatures_c"))), reverse=True
+        ((celsius, zone) for zone, celsius in numbers(mapping(received.row.document).get("temperatures_c"))),
+        reverse=True,
     )
     if zones:
         celsius, zone = zones[0]
-        summary = f"{heard.device} has {celsius:.1f} °C in {zone or 'a zone'}"
-        said = {"zone": zone, "celsius": celsius}
-        yield RuleValue(TEMPERATURE, heard.device, "", celsius, heard.received, summary, said)
-    ahead_s = (heard.row.at - heard.received).total_seconds()
-    summary = f"the clock of {heard.device} is {ahead_s:.0f} s ahead"
-    yield RuleValue(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
+        summary = f"{received.device} has {celsius:.1f} °C in {zone or 'a zone'}"
+        details = {"zone": zone, "celsius": celsius}
+        yield RuleValue(TEMPERATURE, received.device, "", celsius, received.received, summary, details)
+    ahead_s = (received.row.at - received.received).total_seconds()
+    summary = f"the clock of {received.device} is {ahead_s:.0f} s ahead"
+    yield RuleValue(CLOCK, received.device, "", max(ahead_s, 0.0), received.received, summary, {"ahead_s": ahead_s})
 
 
-def _statistics(heard: ReceivedRow, samples: Samples) -> Iterator[RuleValue]:
-    said = mapping(heard.row.document)
-    slot, version = text(said.get("model")), text(said.get("version"))
-    requests, failed = count(said.get("requests")), count(said.get("failed_runs"))
+def _statistics(received: ReceivedRow, samples: Samples) -> Iterator[RuleValue]:
+    document = mapping(received.row.document)
+    slot, version = text(document.get("model")), text(document.get("version"))
+    requests, failed = count(document.get("requests")), count(document.get("failed_runs"))
     if not slot or requests is None or failed is None:
         return
-    sample = samples.take(heard.device, slot, version, (requests, failed))
+    sample = samples.take(received.device, slot, version, (requests, failed))
     if sample is not None:
-        summary = f"{sample.percent:.1f} % of {sample.requests} requests of {slot} on {heard.device} failed"
+        summary = f"{sample.percent:.1f} % of {sample.requests} requests of {slot} on {received.device} failed"
         evidence = {"requests": sample.requests, "failed_runs": sample.failed, "version": version}
-        yield RuleValue(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
+        yield RuleValue(ERRORS, received.device, slot, sample.percent, received.received, summary, evidence)
 
 
-def _updates(heard: ReceivedRow) -> Iterator[RuleValue]:
-    said = mapping(heard.row.document)
-    slot, state = text(said.get("slot")), text(said.get("state"))
+def _updates(received: ReceivedRow) -> Iterator[RuleValue]:
+    document = mapping(received.row.document)
+    slot, state = text(document.get("slot")), text(document.get("state"))
     if not slot or state not in {*GAVE_UP, COMMITTED}:
         return
-    failure = mapping(said.get("failure"))
+    failure = mapping(document.get("failure"))
     reason, step = text(failure.get("reason")), text(failure.get("step"))
-    target, version = text(said.get("target")), text(said.get("version"))
-    summary = f"{heard.device} gave up {slot} {version}: {reason or state}"
+    target, version = text(document.get("target")), text(document.get("version"))
+    summary = f"{received.device} gave up {slot} {version}: {reason or state}"
     measured = dict(_measured(failure.get("evidence")))
     evidence = {"state": state, "target": target, "version": version, "step": step, "reason": reason, **measured}
-    yield RuleValue(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
+    yield RuleValue(ROLLBACK, received.device, slot, float(state in GAVE_UP), received.received, summary, evidence)
 
 
-def _state(heard: ReceivedRow) -> Iterator[RuleValue]:
+def _state(received: ReceivedRow) -> Iterator[RuleValue]:
     """Yield whether a slot waits to be emptied: a holder of a stolen director's key may have ordered that."""
-    said = mapping(heard.row.document)
-    slot, held = text(said.get("slot")), mapping(said.get("held"))
+    document = mapping(received.row.document)
+    slot, held = text(document.get("slot")), mapping(document.get("held"))
     if not slot:
         return
-    why, target = text(held.get("why")), text(mapping(said.get("committed")).get("target"))
-    summary = f"{heard.device} is ordered to remove {target or 'what runs'} from the slot {slot}: {why}"
+    why, target = text(held.get("why")), text(mapping(document.get("committed")).get("target"))
+    summary = f"{received.device} is ordered to remove {target or 'what runs'} from the slot {slot}: {why}"
     ordered = float(held.get("change") == WITHDRAW)
     evidence = {"target": target, "why": why, "until": text(held.get("until"))}
-    yield RuleValue(REMOVAL, heard.device, slot, ordered, heard.received, summary, evidence)
+    yield RuleValue(REMOVAL, received.device, slot, ordered, received.received, summary, evidence)
 
 
 def _measured(evidence: object) -> Iterator[tuple[str, object]]:

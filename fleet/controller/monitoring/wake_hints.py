@@ -72,20 +72,20 @@ class WakePublisher:
                     self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
                 self._ended.wait(1.0)
 
-    def _connected(self, *said: Any) -> None:
-        code = said[3]
+    def _connected(self, *arguments: Any) -> None:
+        code = arguments[3]
         if code.is_failure:
             _log.warning(events.BROKER_CONNECTION_REFUSED, self._host, code)
         else:
             _log.info(events.BROKER_CONNECTED, self._host)
             self._up.set()
 
-    def _lost(self, *said: Any) -> None:
+    def _lost(self, *arguments: Any) -> None:
         if self._up.is_set() and not self._ended.is_set():
             self._up.clear()
             if self._ended.is_set():  # `stop` ran since the check above; `_run` must not wait for `_up`
                 self._up.set()
-            _log.warning(events.BROKER_CONNECTION_LOST, self._host, said[3])
+            _log.warning(events.BROKER_CONNECTION_LOST, self._host, arguments[3])
 
 
 def broker(url: str) -> tuple[str, int, bool]:

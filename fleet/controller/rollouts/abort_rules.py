@@ -57,9 +57,9 @@ def excess(groups: Mapping[str, VerdictTally], limit: AbortLimit) -> tuple[str, 
     for name, tally in groups.items():
         low, _ = wilson_interval(tally.failed, tally.sample, limit.confidence)
         if tally.sample >= limit.min_sample and low * 100 > limit.max_failed_percent:
-            shown = name[:GROUP_LIMIT_CHARS]
-            reason = f"{tally.failed} of {tally.sample} devices failed ({shown})"
-            return f"{reason}: for sure more than {limit.max_failed_percent:g} %", _measured(shown, tally, low, limit)
+            label = name[:GROUP_LIMIT_CHARS]
+            reason = f"{tally.failed} of {tally.sample} devices failed ({label})"
+            return f"{reason}: for sure more than {limit.max_failed_percent:g} %", _measured(label, tally, low, limit)
     return None
 
 
@@ -77,8 +77,8 @@ def passed_at(size: int, commits: Sequence[datetime], success: Success) -> datet
 
 def common_reasons(members: Iterable[Member]) -> Evidence:
     """Return the most frequent reasons that failed devices report, at most `REASONS_SHOWN`."""
-    said = Counter(member.reason[:REASON_LIMIT_CHARS] for member in members if member.failing and member.reason)
-    ranked = sorted(said.items(), key=lambda item: (-item[1], item[0]))[:REASONS_SHOWN]
+    counts = Counter(member.reason[:REASON_LIMIT_CHARS] for member in members if member.failing and member.reason)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:REASONS_SHOWN]
     return {f"reason_{place}": f"{count} × {reason}" for place, (reason, count) in enumerate(ranked, 1)}
 
 

@@ -57,8 +57,8 @@ def given_back(member: Member, since: datetime, at: datetime) -> Member:
     Events within that time count as if they happened at its end.
     """
     gap = at - since
-    told_within = min(member.heard_at, at) - since
-    return _moved(_held_less(member, told_within), lambda moment: moment + gap if moment <= since else max(moment, at))
+    contact = min(member.heard_at, at) - since
+    return _moved(_held_less(member, contact), lambda moment: moment + gap if moment <= since else max(moment, at))
 
 
 def _held_less(member: Member, mistaken: timedelta) -> Member:

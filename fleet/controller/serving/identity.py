@@ -74,26 +74,26 @@ class PeerMiddleware:
         """Identify the peer. Raise ProblemError 400 for unreadable headers of a trusted proxy."""
         state = scope.setdefault("state", {})
         peer = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
-        if shown := bearer("".join(header_values(scope, "authorization")[:1])):
-            peer = replace(peer, token=self._recognition.token_name(shown))
+        if token := bearer("".join(header_values(scope, "authorization")[:1])):
+            peer = replace(peer, token=self._recognition.token_name(token))
         state["peer"] = peer
         await self._app(scope, receive, send)
 
-    def _peer(self, scope: Scope, address: str, shown: bytes | None) -> RequestPeer:
-        said = header_values(scope, self._settings.certificate_header)
+    def _peer(self, scope: Scope, address: str, token: bytes | None) -> RequestPeer:
+        values = header_values(scope, self._settings.certificate_header)
         hops = header_values(scope, self._settings.address_header)
         without_headers(scope, (self._settings.certificate_header, self._settings.address_header))
-        if shown is None and self._proxies.trusts(address):
-            return self._forwarded(said, hops, address)
-        if said:
+        if token is None and self._proxies.trusts(address):
+            return self._forwarded(values, hops, address)
+        if values:
             self._counts["certificate_header_ignored"] += 1
         if hops:
             self._counts["address_header_ignored"] += 1
-        return self._recognised(shown, address)
+        return self._recognised(token, address)
 
-    def _forwarded(self, said: Sequence[str], hops: Sequence[str], address: str) -> RequestPeer:
+    def _forwarded(self, values: Sequence[str], hops: Sequence[str], address: str) -> RequestPeer:
         try:
-            certificate = forwarded_certificate(said, self._settings.certificate_form)
+            certificate = forwarded_certificate(values, self._settings.certificate_form)
         except ForwardedError as error:
             self._counts["certificate_header_unreadable"] += 1
             header = self._settings.certificate_header
@@ -101,11 +101,11 @@ class PeerMiddleware:
             raise ProblemError(400, problem) from None
         return self._recognised(certificate, forwarded_address(hops, self._proxies) or address, proxied=True)
 
-    def _recognised(self, shown: bytes | None, address: str, *, proxied: bool = False) -> RequestPeer:
-        if shown is None:
+    def _recognised(self, token: bytes | None, address: str, *, proxied: bool = False) -> RequestPeer:
+        if token is None:
             return RequestPeer(address, proxied=proxied)
         try:
-            return RequestPeer(address, self._recognition.device(shown), proxied)
+            return RequestPeer(address, self._recognition.device(token), proxied)
         except RequestError as error:
             self._counts["certificate_refused"] += 1
             return RequestPeer(address, None, proxied, error)

@@ -111,11 +111,11 @@ class _Answer:
         took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
         number, path = self.named
         asked = (number, address, str(caller)[:128], self._scope["method"][:16], path)
-        said = (*asked, self._status, self._bytes, took_ms)
+        fields = (*asked, self._status, self._bytes, took_ms)
         if self._is_usual(peer.device if peer else ""):
-            _access.debug(events.REQUEST_ANSWERED, *said)
+            _access.debug(events.REQUEST_ANSWERED, *fields)
         else:
-            _access.info(events.REQUEST_ANSWERED, *said)
+            _access.info(events.REQUEST_ANSWERED, *fields)
 
     def _is_usual(self, device: str) -> bool:
         """Return whether it is routine, for DEBUG level: a success of a device or read, or a search for a next root."""
@@ -125,8 +125,8 @@ class _Answer:
         return 0 < self._status < HTTPStatus.BAD_REQUEST and (looked or bool(device))
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        said = {bytes(name).lower() for name, _ in headers}
-        headers += [header for header in SECURITY_HEADERS if header[0] not in said]
+        present = {bytes(name).lower() for name, _ in headers}
+        headers += [header for header in SECURITY_HEADERS if header[0] not in present]
         if self._scope.get("scheme") == "https":
             headers.append(STRICT_TRANSPORT)
         return [*headers, (b"x-request-id", self._scope["state"]["request_id"].encode())]

@@ -25,7 +25,7 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSo
     """
     pair: list[Pair] = []
 
-    def shown(now: datetime) -> Pair:
+    def current(now: datetime) -> Pair:
         if pair:
             held = x509.load_pem_x509_certificate(pair[-1][0])
             begin, end = held.not_valid_before_utc, held.not_valid_after_utc
@@ -34,7 +34,7 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSo
         pair[:] = [authority.issue_server(names, now)]
         return pair[-1]
 
-    return shown
+    return current
 
 
 def filed_certificate(certificate: Path, key: Path) -> CertificateSource:

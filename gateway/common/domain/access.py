@@ -149,10 +149,10 @@ def changes(old: Security, new: Security) -> tuple[str, ...]:
     """Name the differences, for the log: "tokens (1 added, 1 revoked)", "certificate and key", "client_ca"."""
     before, after = (each.tokens.by_digest if each.tokens else {} for each in (old, new))
     changed = sum(before[digest] != after[digest] for digest in before.keys() & after.keys())
-    said = f"tokens ({len(after.keys() - before.keys())} added, {len(before.keys() - after.keys())} revoked"
-    said += f", {changed} changed)" if changed else ")"
+    text = f"tokens ({len(after.keys() - before.keys())} added, {len(before.keys() - after.keys())} revoked"
+    text += f", {changed} changed)" if changed else ")"
     differs = {
-        said: old.tokens != new.tokens,
+        text: old.tokens != new.tokens,
         "certificate and key": (old.certificate, old.key) != (new.certificate, new.key),
         "client_ca": old.client_ca != new.client_ca,
         "grants": old.grants != new.grants,

@@ -120,7 +120,7 @@ class Inventory:
             (found, rung) for found in self.accelerators for rung in found.rungs if rung.ok is None and rung.detail
         ]
         unseen = tuple(f"{found.kind} at {found.device}: {rung.name}: {rung.detail}" for found, rung in rungs)
-        return unseen + tuple(f"{told.subject}: {told.detail}" for told in self.remarks if not told.remedy)
+        return unseen + tuple(f"{remark.subject}: {remark.detail}" for remark in self.remarks if not remark.remedy)
 
     def accelerator(self, kind: str) -> Accelerator | None:
         """Return the first usable accelerator of `kind`, else the first one of that kind, else None."""

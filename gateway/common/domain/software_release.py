@@ -162,8 +162,8 @@ def check_wheels(names: Sequence[str], version: str) -> None:
             raise ValueError(f"two wheels of {distribution}: {versions[distribution]} and {found}; keep one")
         versions[distribution] = found
     if versions.get(DISTRIBUTION) != version:
-        shown = versions.get(DISTRIBUTION, "none")
-        raise ValueError(f"the wheel of {DISTRIBUTION} must have version {version}; found: {shown}")
+        listed = versions.get(DISTRIBUTION, "none")
+        raise ValueError(f"the wheel of {DISTRIBUTION} must have version {version}; found: {listed}")
     if INSTALLER not in versions:
         raise ValueError(f"the wheel of {INSTALLER} is missing, which installs the others")
 

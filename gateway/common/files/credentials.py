@@ -43,15 +43,15 @@ def secret_path(named: str, table: str, key: str, environ: Mapping[str, str] = o
     return path
 
 
-def read_secret(path: Path, *, shown: str) -> bytes:
+def read_secret(path: Path, *, name: str) -> bytes:
     """Return a secret file's content. Raises OSError, and ConfigurationError if group or others may write the file.
 
-    `shown`: the setting's value. Credentials and `/run/secrets` are not refused: their manager sets the modes.
+    `name`: the setting's value. Credentials and `/run/secrets` are not refused: their manager sets the modes.
     """
     with path.open("rb") as file:
-        if not _is_managed(shown) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o022:
-            problem = f"{shown}: its group or others may write it, and could replace the secret"
-            raise ConfigurationError(f"{problem}; run: chmod go-w {shlex.quote(shown)}")
+        if not _is_managed(name) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o022:
+            problem = f"{name}: its group or others may write it, and could replace the secret"
+            raise ConfigurationError(f"{problem}; run: chmod go-w {shlex.quote(name)}")
         return file.read()
 
 

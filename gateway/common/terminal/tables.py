@@ -77,8 +77,8 @@ def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:
 
     Empty text is left out. Text is wrapped on a terminal, but no word is broken, so that paths can be copied.
     """
-    told = [(f"{name} {version}".removesuffix(" -").rstrip(), text) for name, version, text in remarks if text]
-    lines = [f"{subject}: {text}" for subject, text in told]
+    texts = [(f"{name} {version}".removesuffix(" -").rstrip(), text) for name, version, text in remarks if text]
+    lines = [f"{subject}: {text}" for subject, text in texts]
     if lines:
         print()
     for line in map(plain, lines):
@@ -148,10 +148,10 @@ def progress(*, in_bytes: bool = False) -> Progress:
     from rich.console import Console
 
     counted = (columns.DownloadColumn(), columns.TransferSpeedColumn())
-    shown = counted if in_bytes else (columns.MofNCompleteColumn(), columns.TimeElapsedColumn())
+    amounts = counted if in_bytes else (columns.MofNCompleteColumn(), columns.TimeElapsedColumn())
     begin = (columns.TextColumn("{task.description}"), columns.BarColumn())
     console = Console(stderr=True)
-    return columns.Progress(*begin, *shown, console=console, transient=True, disable=not sys.stderr.isatty())
+    return columns.Progress(*begin, *amounts, console=console, transient=True, disable=not sys.stderr.isatty())
 
 
 def mark(ok: bool | None) -> str:

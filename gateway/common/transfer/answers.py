@@ -138,8 +138,8 @@ def held_to(stated: int | None, came: int) -> None:
 def summary(answer: Answer) -> str:
     """Return status, reason and the headers that describe the body."""
     named = ("Content-Length", "Content-Range", "Content-Encoding")
-    said = "".join(f", {name} {answer.headers[name]!r:.80}" for name in named if name in answer.headers)
-    return f"{answer.status} {answer.reason or ''!s:.80}".strip() + said
+    text = "".join(f", {name} {answer.headers[name]!r:.80}" for name in named if name in answer.headers)
+    return f"{answer.status} {answer.reason or ''!s:.80}".strip() + text
 
 
 def unusable(url: str, answer: Answer, wanted: str) -> FetchError:

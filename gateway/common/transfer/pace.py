@@ -42,18 +42,18 @@ class TransferPace:
 
     def begin(self, now_ns: int) -> None:
         """Begin an attempt with a new window."""
-        self._window_ns = self._heard_ns = now_ns
+        self._window_ns = self._received_ns = now_ns
         self._came_bytes = 0
 
     def came(self, count_bytes: int, now_ns: int) -> None:
         """Count bytes that were read."""
         self._came_bytes += count_bytes
-        self._heard_ns = now_ns
+        self._received_ns = now_ns
 
     def paused(self, pause_ns: int) -> None:
         """Extend the window by a pause of our own."""
         self._window_ns += pause_ns
-        self._heard_ns += pause_ns
+        self._received_ns += pause_ns
 
     def next_read(self, now_ns: int) -> ReadPace:
         """Return how long the next read may wait, or why it may not."""
@@ -61,7 +61,7 @@ class TransferPace:
         remaining_ns = self.remaining_ns(now_ns)
         if not remaining_ns:
             return ReadPace(0, f"it was not finished within {self._deadline_s:g} s")
-        silence_ns = self._heard_ns + round(settings.read_timeout_s * NS) - now_ns
+        silence_ns = self._received_ns + round(settings.read_timeout_s * NS) - now_ns
         if silence_ns <= 0:
             return ReadPace(0, f"nothing came for {settings.read_timeout_s:g} s")
         window_ns = self._window_ns + round(settings.minimum_rate_window_s * NS) - now_ns

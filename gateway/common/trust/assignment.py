@@ -99,7 +99,7 @@ def _check_time(a: Assignment, now: datetime, grace: timedelta, where: str, sett
     if not a.issued < a.expires:
         raise Distrust(Reason.DAMAGED, where, f"it expires at {a.expires:%FT%TZ}, before it was issued")
     if a.expires - a.issued > timedelta(days=settings.lifetime_limit_d):
-        shown = f"it would be valid from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
-        raise Distrust(Reason.WRONG_TIME, where, f"{shown}, longer than {settings.lifetime_limit_d:g} days")
+        times = f"it would be valid from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
+        raise Distrust(Reason.WRONG_TIME, where, f"{times}, longer than {settings.lifetime_limit_d:g} days")
     if now - grace >= a.expires:
         raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; the time here is {now:%FT%TZ}")

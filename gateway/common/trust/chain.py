@@ -82,8 +82,8 @@ class Chain:
         release_path(activation.target)
         target = self._vouched(activation.target, activation.evidence, activation.root)
         if target.sha256 != activation.release:
-            shown = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
-            raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", shown)
+            digests = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
+            raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", digests)
         return target
 
     def _vouched(self, path: str, evidence: Sequence[str], root_version: int) -> Target:

@@ -64,8 +64,8 @@ def attested_time(issued: datetime, floor: datetime | None, offline_expiries: It
     """
     now, bound = max(issued, least_time(floor)), min(offline_expiries)
     if now >= bound:
-        shown = f"the director states {issued:%FT%TZ}, but a role that is signed offline expires at {bound:%FT%TZ}"
-        raise Distrust(Reason.WRONG_TIME, "the attested time", shown)
+        text = f"the director states {issued:%FT%TZ}, but a role that is signed offline expires at {bound:%FT%TZ}"
+        raise Distrust(Reason.WRONG_TIME, "the attested time", text)
     return now
 
 

@@ -46,8 +46,8 @@ def check_values(content: bytes, where: str, settings: TrustSettings = DEFAULTS)
 def check_version(version: Any, where: str, settings: TrustSettings = DEFAULTS) -> None:
     """Raise Distrust unless `version` is an integer from 1 to `version_limit`."""
     if type(version) is not int or not 1 <= version <= settings.version_limit:
-        shown = f"it must be an integer from 1 to {settings.version_limit}"
-        raise Distrust(Reason.DAMAGED, where, f"its version is {version!r:.40}; {shown}")
+        rule = f"it must be an integer from 1 to {settings.version_limit}"
+        raise Distrust(Reason.DAMAGED, where, f"its version is {version!r:.40}; {rule}")
 
 
 def _read_json(content: bytes, where: str, settings: TrustSettings) -> dict[str, Any]:

@@ -149,8 +149,8 @@ def check_hardware(release: SignedRelease, eligible: Collection[str]) -> None:
     """Raise Distrust unless a variant of the release is in `eligible`, the variants that this device can run."""
     offered = [variant.name for variant in release.variants]
     if not set(offered) & set(eligible):
-        shown = ", ".join(offered) or "none at all"
-        raise Distrust(Reason.WRONG_HARDWARE, f"the release {release.target}", f"no variant fits, of {shown:.300}")
+        listed = ", ".join(offered) or "none at all"
+        raise Distrust(Reason.WRONG_HARDWARE, f"the release {release.target}", f"no variant fits, of {listed:.300}")
 
 
 def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[tuple[str, ...], TargetFile] | None:
@@ -192,5 +192,5 @@ def check_floor(path: str, floor: Floor) -> None:
     release = release_path(path)
     least = floor(release.owner, release.model)
     if least and version_order(release.version) < version_order(least):
-        shown = f"its owner allows {least} and newer versions"
-        raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", shown)
+        rule = f"its owner allows {least} and newer versions"
+        raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", rule)

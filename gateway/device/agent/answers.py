@@ -50,8 +50,8 @@ def read_answer(content: bytes) -> AnswerObject:
 
 def plain(text: object) -> str:
     """Return a text of the daemon as one bounded line without control characters."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in str(text)[:TEXT_LIMIT_CHARS])
-    return f"{shown}…" if len(str(text)) > TEXT_LIMIT_CHARS else shown
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:TEXT_LIMIT_CHARS])
+    return f"{printable}…" if len(str(text)) > TEXT_LIMIT_CHARS else printable
 
 
 def _object(pairs: list[tuple[str, Any]]) -> AnswerObject:

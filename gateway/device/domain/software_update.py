@@ -90,7 +90,7 @@ class UnitState:
     active: bool
     wanted: bool
     since_s: float
-    shown: str
+    state: str
 
 
 def environment_name(version: str, release: str) -> str:
@@ -149,7 +149,7 @@ def judged(
 
 def _missing(update: SoftwareUpdate, units: Mapping[str, UnitState]) -> str:
     """Say what the probation still waited for."""
-    waiting = [f"{unit} is {units[unit].shown}" for unit in update.units if not units[unit].active]
+    waiting = [f"{unit} is {units[unit].state}" for unit in update.units if not units[unit].active]
     if not update.confirmed:
         waiting.append("the new agent did not complete a poll")
     return ", ".join(waiting) or "its units were restarted again and again"

@@ -79,9 +79,9 @@ def self_test(
     """Run the new programs as the user of the gateway's unit. Raise CommandError for the first that fails."""
     place = home.environment(name)
     for program in environment.PROGRAMS:
-        said = _try((str(place / "bin" / program), "--version"), settings, alive)
-        if said.split() != [program, version]:
-            raise CommandError(f"{program} --version says {said.strip()!r:.100}, {program} {version} was expected")
+        output = _try((str(place / "bin" / program), "--version"), settings, alive)
+        if output.split() != [program, version]:
+            raise CommandError(f"{program} --version says {output.strip()!r:.100}, {program} {version} was expected")
     if Path(settings.gateway_config).exists():
         _try((str(place / "bin" / "edge-gateway"), "config", "check", settings.gateway_config), settings, alive)
     python = str(environment.interpreter(place))

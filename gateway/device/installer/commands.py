@@ -28,7 +28,7 @@ def run(
     alive: Callable[[], object] = bool,
 ) -> str:
     """Run `command` to its end, as `user` ("": this one). Return its output. Raise CommandError."""
-    shown = " ".join(command[:4])
+    text = " ".join(command[:4])
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -44,14 +44,14 @@ def run(
                 start_new_session=True,
             )
         except (OSError, KeyError) as error:
-            raise CommandError(f"'{shown}' could not be started: {error}") from error
+            raise CommandError(f"'{text}' could not be started: {error}") from error
         ended = _ended(process, timeout_s, alive)
         output.seek(max(0, os.fstat(output.fileno()).st_size - LAST_WORDS_BYTES))
         words = output.read().decode("utf-8", "replace")
     if not ended:
-        raise CommandError(f"'{shown}' did not end within {timeout_s:g} s: {_line(words)}")
+        raise CommandError(f"'{text}' did not end within {timeout_s:g} s: {_line(words)}")
     if process.returncode:
-        raise CommandError(f"'{shown}' ended with {process.returncode}: {_line(words)}")
+        raise CommandError(f"'{text}' ended with {process.returncode}: {_line(words)}")
     return words
 
 

@@ -35,12 +35,12 @@ def read_states(text: str) -> Mapping[str, UnitState]:
     found: dict[str, UnitState] = {}
     for block in text.strip().split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        shown = f"{values.get('ActiveState', 'unknown')} ({values.get('SubState', '')}, {values.get('Result', '')}, "
+        summary = f"{values.get('ActiveState', 'unknown')} ({values.get('SubState', '')}, {values.get('Result', '')}, "
         found[values.get("Id", "")] = UnitState(
             active=values.get("ActiveState") == "active",
             wanted=values.get("ActiveState", STOPPED) != STOPPED,
             since_s=int(values.get("ActiveEnterTimestampMonotonic") or 0) / 1e6,
-            shown=f"{shown}status {values.get('ExecMainStatus', '')})",
+            state=f"{summary}status {values.get('ExecMainStatus', '')})",
         )
     missing = [unit for unit in UNITS if unit not in found]
     if missing:

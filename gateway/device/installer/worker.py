@@ -89,8 +89,8 @@ class InstallerWorker:
         if isinstance(request, GiveUp):
             return self._record(update, given_up(update, f"given up by the agent: {request.reason}"))
         if update.phase is not Phase.PROBATION or request.environment != update.environment:
-            shown = f"{update.environment} is in phase {update.phase.value}"
-            raise RequestRefusedError(f"{request.environment} is not in its probation: {shown}")
+            text = f"{update.environment} is in phase {update.phase.value}"
+            raise RequestRefusedError(f"{request.environment} is not in its probation: {text}")
         return self._record(update, replace(update, confirmed=True))
 
     def advance(self) -> float | None:

@@ -35,12 +35,12 @@ def denials(
 
     `hidden`: folders that the service does not see at all.
     """
-    told: set[str] = set()
+    seen: set[str] = set()
     for need in needs(config, state):
         for path, wanted in _paths(need):
             found = _unseen(path, hidden) or _judged(account, path, wanted)
-            if found is not None and found.path not in told:
-                told.add(found.path)
+            if found is not None and found.path not in seen:
+                seen.add(found.path)
                 yield need.setting, found
 
 
@@ -113,8 +113,8 @@ def _judged(account: UserAccount, path: Path, wanted: int) -> Denial | None:
     except OSError as error:
         unknown = PathNode(str(path), 0o777, account.uid, 0)
         remedy = "run this check as root: sudo edge-gateway config check"
-        told = Denial(str(path), f"{path} could not be judged: {error.strerror or error}", remedy)
-        return denial(account, [*nodes, unknown], wanted) or told
+        unread = Denial(str(path), f"{path} could not be judged: {error.strerror or error}", remedy)
+        return denial(account, [*nodes, unknown], wanted) or unread
 
 
 def _nodes(path: Path) -> Iterator[PathNode]:

@@ -121,7 +121,7 @@ def security_remarks(config: Config, security: Security) -> list[str]:
         f"auth.anonymous: anyone on the network may call {address}; set [auth] tokens_file or [tls] client_ca"
         for address in open_listeners(config, security)
     ]
-    remarks += [f"{setting}: {'; '.join(told)}" for setting, told in exposed_secrets(config).items()]
+    remarks += [f"{setting}: {'; '.join(problems)}" for setting, problems in exposed_secrets(config).items()]
     if plain := [token.holder.name for token in tokens if not token.hashed]:
         remarks.append(
             f"auth.tokens_file: {_names(plain)} in clear text; write sha256:HEX (printf %s TOKEN | sha256sum), or "

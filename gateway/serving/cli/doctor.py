@@ -63,7 +63,9 @@ def _hardware(inventory: Inventory) -> list[Diagnosis]:
         for rung in (found.broken, *found.warnings)
         if rung is not None
     ]
-    return findings + [Diagnosis(told.subject, told.detail, told.remedy) for told in inventory.remarks if told.remedy]
+    return findings + [
+        Diagnosis(remark.subject, remark.detail, remark.remedy) for remark in inventory.remarks if remark.remedy
+    ]
 
 
 def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
@@ -124,7 +126,7 @@ def _listeners(config: Config) -> list[Diagnosis]:
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
         return [Diagnosis("configuration", str(error), "")]
-    found = [Diagnosis(setting, *told) for setting, told in exposed_secrets(config).items()]
+    found = [Diagnosis(setting, *problem) for setting, problem in exposed_secrets(config).items()]
     remedy = "correct it; the gateway tries this broker again and serves the rest"
     return found + [Diagnosis("MQTT broker", fault, remedy) for fault in broker_faults(config)]
 

@@ -47,10 +47,10 @@ async def _explain(arguments: argparse.Namespace) -> int:
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     obstacle = loader.obstacle(release, manifest, chosen) if chosen else "no variant can serve on this device"
     if arguments.json:
-        told = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
+        document = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
         served = served_json(running, running.of(release.name))
-        told |= {"signed": release.signed, "orientation": manifest.orientation or None}
-        print_json({**told, "refused": obstacle or None, "serving": served})
+        document |= {"signed": release.signed, "orientation": manifest.orientation or None}
+        print_json({**document, "refused": obstacle or None, "serving": served})
     else:
         marked = None if obstacle else chosen
         _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, marked, config.selection)

@@ -45,8 +45,8 @@ def _print(surveyed: MachineSurvey) -> None:
         print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
     else:
         print("no accelerator other than the CPU was found")
-    told = (f"{remark.subject}: {remark.detail}; {remark.remedy}" for remark in inventory.remarks if remark.remedy)
-    for note in (*told, *inventory.notes):
+    lines = (f"{remark.subject}: {remark.detail}; {remark.remedy}" for remark in inventory.remarks if remark.remedy)
+    for note in (*lines, *inventory.notes):
         print(f"- {note}")
 
 

@@ -111,9 +111,9 @@ def _read_answer(status: int, content: bytes, kind: type[Answer], name: str) -> 
         raise UnreachableError(f"the answer (HTTP {status}) is not JSON; is this address a gateway's?") from None
     if status != http.HTTPStatus.OK:
         fault = FAULTS.get(status, Fault.INTERNAL)
-        said = answer.get("error", answer.get("detail", "")) if isinstance(answer, dict) else ""
+        detail = answer.get("error", answer.get("detail", "")) if isinstance(answer, dict) else ""
         remedy = "; name the file that holds it with --token-file FILE" if fault is Fault.UNAUTHENTICATED else ""
-        raise RequestError(fault, f"HTTP {status}: {said or content[:200].decode('utf-8', 'replace')}{remedy}")
+        raise RequestError(fault, f"HTTP {status}: {detail or content[:200].decode('utf-8', 'replace')}{remedy}")
     if not isinstance(answer, kind):
         raise UnreachableError(f"the answer (HTTP {status}) is no JSON {name}; is this address a gateway's?")
     return answer

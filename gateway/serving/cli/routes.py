@@ -156,7 +156,7 @@ def _print_rows(checked: RouteCheck, rows: Sequence[Sequence[float]], title: str
     units = [f" {each.unit}".rstrip() for each in checked.route.channel] or [""] * len(names)
     absent = "other messages" if checked.route.time.joins else "last value"
     table = [
-        (str(number), *(_shown(value, unit, absent) for value, unit in zip(row, units, strict=True)))
+        (str(number), *(_with_unit(value, unit, absent) for value, unit in zip(row, units, strict=True)))
         for number, row in enumerate(rows[:ROWS_SHOWN])
     ]
     stamps = checked.stamps if rows is checked.rows else {}
@@ -166,7 +166,7 @@ def _print_rows(checked: RouteCheck, rows: Sequence[Sequence[float]], title: str
         print(f"… and {counted(len(rows) - ROWS_SHOWN, 'more row')}; --json prints all")
 
 
-def _shown(value: float, unit: str, absent: str) -> str:
+def _with_unit(value: float, unit: str, absent: str) -> str:
     return absent if math.isnan(value) else f"{value:g}{unit}"
 
 
@@ -177,10 +177,10 @@ async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...],
     connection.
     """
     router, ended = Router(routes, gateway), asyncio.Event()
-    shown, failed = 0, list[Exception]()
+    printed, failed = 0, list[Exception]()
 
     def receive(message: Message) -> None:
-        nonlocal shown
+        nonlocal printed
         for route in router.routes(message.topic):
             if ended.is_set():
                 return
@@ -188,8 +188,8 @@ async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...],
                 show(route, message)
             except Exception as error:  # noqa: BLE001  a callback of the connection: raised again where it is awaited
                 failed.append(error)
-            shown += 1
-            ended.set() if failed or shown == count else None
+            printed += 1
+            ended.set() if failed or printed == count else None
 
     # Without `$share/<group>/`: a member of the group would take messages from the gateways.
     filters = tuple(Subscription("/".join(read_filter(each.filter).levels), 0) for each in router.subscriptions)

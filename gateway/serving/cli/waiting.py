@@ -25,7 +25,7 @@ class ModelWait:
 
     def __init__(self, model: str, limit_s: float, config: str | None) -> None:
         self._model, self._limit_s, self._config, self._began_s = model, limit_s, config, time.monotonic()
-        self._shown = ""
+        self._line = ""
 
     def answer(self, place: GatewayAddress, keys: Keys, question: Callable[[], Answer]) -> Answer:
         """Return the first answer to `question`, which is repeated while its model loads. Raises its last error."""
@@ -55,14 +55,14 @@ class ModelWait:
         line = f"waiting for model '{self._model}', at most {self._limit_s:g} s: {stage}"
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line} ({waited_s:.0f} s)", end="", file=sys.stderr, flush=True)
-        elif not self._shown:
+        elif not self._line:
             print(line, file=sys.stderr, flush=True)
-        self._shown = line
+        self._line = line
         time.sleep(PAUSE_S)
         return True
 
     def _clear(self) -> None:
-        if self._shown and sys.stderr.isatty():
+        if self._line and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def _stage(self, place: GatewayAddress, keys: Keys) -> str:

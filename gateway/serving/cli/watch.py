@@ -80,12 +80,12 @@ async def _watch(
 
     client_id = f"{name}-{ROLE}-{token_hex(2)}"  # several may watch at a time
     async with subscribed(broker, ROLE, client_id, topics.subscriptions, receive) as health:
-        for shown in count(1):
+        for printed in count(1):
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), every_s)
             now_s, wall_s = time.monotonic(), time.time()
             show(WatchedState(name, url, wall_s, table.snapshot(now_s, wall_s), poller.newest, tuple(health)))
-            if ended.is_set() or shown == arguments.count:
+            if ended.is_set() or printed == arguments.count:
                 return
 
 

@@ -60,7 +60,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
         raise _undecided(f"the process that verifies them could not be started: {error}") from error
     try:
         async with asyncio.timeout(settings.verify_deadline_s):
-            said, words = await process.communicate(question)
+            output, words = await process.communicate(question)
     except TimeoutError:
         limit_s = settings.verify_deadline_s
         raise _undecided(f"it took longer than {limit_s:g} s; raise [fleet] verify_deadline_s") from None
@@ -72,7 +72,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
         hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
         raise _undecided(f"the process that verifies them ended with {process.returncode}: {spoken}{hint}")
-    return dict(json.loads(said))
+    return dict(json.loads(output))
 
 
 def _undecided(why: str) -> VariantError:

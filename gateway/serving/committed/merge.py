@@ -72,5 +72,5 @@ def _chosen(slot: CommittedSlot, serving: Collection[tuple[str, str]]) -> list[R
         return [previous]
     if not release.problem:
         return [release, previous]
-    told = f"{release.problem}; the previous release, version {previous.version}, serves instead"
-    return [replace(release, problem=told), previous]
+    remark = f"{release.problem}; the previous release, version {previous.version}, serves instead"
+    return [replace(release, problem=remark), previous]

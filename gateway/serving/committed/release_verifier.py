@@ -74,8 +74,8 @@ def main() -> int:
     """Run the process."""
     store, root = sys.argv[1:]
     judgement = verify_active(Path(store), Path(root), parse_active(sys.stdin.buffer.read()))
-    told = {"slots": judgement.slots, "previous": judgement.previous, "files": judgement.files}
-    sys.stdout.write(json.dumps(told))
+    document = {"slots": judgement.slots, "previous": judgement.previous, "files": judgement.files}
+    sys.stdout.write(json.dumps(document))
     return 0
 
 

@@ -139,14 +139,14 @@ class CommittedStore:
             {slot: one for slot, one in active.previous.items() if one not in self._sound},
             tuple(one for one in active.files if one not in self._sound),
         )
-        told = await ask_release_verifier(self._settings, asked)
-        self._sound |= {one for slot, one in asked.slots.items() if not told.slots[slot]}
-        self._sound |= {one for slot, one in asked.previous.items() if not told.previous[slot]}
-        self._sound |= {one for one in asked.files if not told.files[one.target.path]}
+        answer = await ask_release_verifier(self._settings, asked)
+        self._sound |= {one for slot, one in asked.slots.items() if not answer.slots[slot]}
+        self._sound |= {one for slot, one in asked.previous.items() if not answer.previous[slot]}
+        self._sound |= {one for one in asked.files if not answer.files[one.target.path]}
         return SignatureProblems(
-            {slot: told.slots.get(slot, "") for slot in active.slots},
-            {slot: told.previous.get(slot, "") for slot in active.previous},
-            {one.target.path: told.files.get(one.target.path, "") for one in active.files},
+            {slot: answer.slots.get(slot, "") for slot in active.slots},
+            {slot: answer.previous.get(slot, "") for slot in active.previous},
+            {one.target.path: answer.files.get(one.target.path, "") for one in active.files},
         )
 
     def _root_digest(self) -> str:

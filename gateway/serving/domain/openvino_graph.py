@@ -110,9 +110,11 @@ class _IrReader:
             given = tuple(self._fed(key, port) for port in layer.inputs)
             if layer.kind == "result":
                 outputs.append(given[0])
-                told = _names(layer.attributes.get("output_names", ""))
+                given_names = _names(layer.attributes.get("output_names", ""))
                 own = layers[self._document.edges[key, layer.inputs[0]][0]].outputs
-                names = {*told, *own[self._document.edges[key, layer.inputs[0]][1]]} or {layer.attributes["name"]}
+                names = {*given_names, *own[self._document.edges[key, layer.inputs[0]][1]]} or {
+                    layer.attributes["name"]
+                }
                 for name in names:
                     self._call(name, given[0])
             elif layer.kind not in {"parameter", "const"}:
@@ -137,8 +139,8 @@ class _IrReader:
             self._aliases[name] = tensor
 
     def _parameter(self, key: str, layer: IrLayer) -> None:
-        ((port, told),) = layer.outputs.items()
-        name, *others = sorted(told) or [layer.attributes["name"]]
+        ((port, shape),) = layer.outputs.items()
+        name, *others = sorted(shape) or [layer.attributes["name"]]
         if name in self._inputs or name in self._aliases:
             raise ValueError(f"two inputs are called {name!r:.80}")
         text = layer.data["shape"]

@@ -118,10 +118,10 @@ def _decode(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
     decode = _decode_frame if preprocess.frame else _decode_image
-    shown, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
+    image, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
     first = spec.layout not in _CHANNELS_LAST
     size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
-    pixels = _pixels(shown, size, preprocess, channels_first=first)
+    pixels = _pixels(image, size, preprocess, channels_first=first)
     # (pixels · scale − mean) / std; steps that change nothing are left out. The last axis of the arrays is long in both
     # layouts: with three channels there, they took seven times as long.
     table = values = pixels.reshape(len(pixels), -1)
@@ -142,8 +142,8 @@ def _decode_image(
 ) -> tuple[Image.Image, Frame, int]:
     """Return the part of an encoded image that the input shows, its place, and the number of decoded pixels."""
     decoded = _open(content, preprocess, where, pixel_limit)
-    shown = _resized(decoded.image, decoded.part, (decoded.scale, decoded.scale), preprocess.resample)
-    return shown, decoded.frame, decoded.image.width * decoded.image.height
+    image = _resized(decoded.image, decoded.part, (decoded.scale, decoded.scale), preprocess.resample)
+    return image, decoded.frame, decoded.image.width * decoded.image.height
 
 
 def _decode_frame(
@@ -166,10 +166,10 @@ def _decode_frame(
         pixels = to_gray(planes, preprocess.color_range)
     else:
         pixels = to_rgb(planes, preprocess.color_matrix, preprocess.color_range)
-    shown = Image.fromarray(pixels)
+    image = Image.fromarray(pixels)
     if not part.shrinks:
-        shown = _resized(shown, part, (1.0, 1.0), preprocess.resample)
-    return shown, frame, height * width
+        image = _resized(image, part, (1.0, 1.0), preprocess.resample)
+    return image, frame, height * width
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
@@ -265,6 +265,6 @@ def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preproc
         for channel, band in zip(pixels, bands, strict=True):
             channel[rows, columns] = np.frombuffer(image.tobytes("raw", band), np.uint8).reshape(image.size[::-1])
     else:
-        shown = np.asarray(image).reshape(*image.size[::-1], len(bands))
-        pixels[rows, columns] = shown[:, :, ::-1] if preprocess.color == "bgr" else shown
+        array = np.asarray(image).reshape(*image.size[::-1], len(bands))
+        pixels[rows, columns] = array[:, :, ::-1] if preprocess.color == "bgr" else array
     return pixels

@@ -80,8 +80,8 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         for spec in manifest.inputs
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
-    told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
-    facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in told}
+    keys = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
+    facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in keys}
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {"provider": placement.provider} if placement.provider else {}
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}

@@ -149,19 +149,19 @@ def _decoded(
         inputs[item.name] = Tensor(datatype, array)
         ignored += unknown
     requested, binary_outputs, ignored_outputs = outputs
-    said = read_parameters(parsed.parameters or {})
+    parameters = read_parameters(parsed.parameters or {})
     request = InferRequest(
         like.model,
         inputs,
         version=like.version,
         id=parsed.id or "",
         outputs=requested,
-        deadline_ns=deadline_ns(now_ns, timeout_us=said.timeout_us),
-        priority=said.priority,
+        deadline_ns=deadline_ns(now_ns, timeout_us=parameters.timeout_us),
+        priority=parameters.priority,
         caller=like.caller,
-        ignored_parameters=said.ignored + ignored_outputs + ignored,
+        ignored_parameters=parameters.ignored + ignored_outputs + ignored,
     )
-    return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
+    return JsonRequest(request, bool(parameters.binary_data_output), binary_outputs)
 
 
 def parse_body(body: bytes | memoryview) -> JsonBody:
@@ -186,10 +186,10 @@ def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | 
         name = output.name
         if name in outputs:
             raise _invalid(f"output '{name}' already exists in request")
-        outputs[name], said = requested_output(regions, caller, output.parameters or {}, name)
-        ignored += said.ignored
-        if said.binary_data is not None:
-            binary[name] = said.binary_data
+        outputs[name], classes = requested_output(regions, caller, output.parameters or {}, name)
+        ignored += classes.ignored
+        if classes.binary_data is not None:
+            binary[name] = classes.binary_data
     return tuple(outputs.values()), binary or None, ignored
 
 

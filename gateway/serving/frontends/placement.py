@@ -42,8 +42,8 @@ class OutputPlace:
                 f"bytes) should be at least {len(raw)} bytes to hold the results"
             )
         self.segment.write(place.offset, raw)
-        said: dict[str, Parameter] = {_REGION: place.region, _SIZE: len(raw)}
-        return {**said, _OFFSET: place.offset} if place.offset else said
+        parameters: dict[str, Parameter] = {_REGION: place.region, _SIZE: len(raw)}
+        return {**parameters, _OFFSET: place.offset} if place.offset else parameters
 
 
 def read_place(parameters: Mapping[str, Parameter], tensor: str) -> RegionSpan | None:

@@ -329,12 +329,12 @@ def requested_output(
         refuse_shared_memory(parameters, f"output '{name:.200}'")
     place = read_place(parameters, name)
     if place is None or regions is None:
-        said = read_output_parameters(parameters, name)
-        return RequestedOutput(name, said.classification), said
-    said = read_output_parameters({key: value for key, value in parameters.items() if key not in PARAMETERS}, name)
-    if said.classification:
+        read = read_output_parameters(parameters, name)
+        return RequestedOutput(name, read.classification), read
+    read = read_output_parameters({key: value for key, value in parameters.items() if key not in PARAMETERS}, name)
+    if read.classification:
         raise invalid("output can't set both 'shared_memory_region' and 'classification'")
-    return RequestedOutput(name, destination=regions.destination(caller, place, name)), said
+    return RequestedOutput(name, destination=regions.destination(caller, place, name)), read
 
 
 def unknown_region(name: str, kind: str = "") -> RequestError:

@@ -38,22 +38,22 @@ HIDDEN = (
 
 def remarks(tree: Tree, cpu: Cpu, accelerators: Sequence[Accelerator]) -> tuple[Remark, ...]:
     """Return what is expected and absent, what is hidden, or else that nothing is expected."""
-    told, wsl = [], tree.exists("/dev/dxg") or "microsoft" in (tree.line("/proc/sys/kernel/osrelease") or "").lower()
+    missing, wsl = [], tree.exists("/dev/dxg") or "microsoft" in (tree.line("/proc/sys/kernel/osrelease") or "").lower()
     signs = _signs(tree, cpu, {found.kind for found in accelerators}) if tree.is_directory(PCI) or wsl else {}
     for kind, why in signs.items():
         remedy = f"{SWITCH_ON if kind in PROCESSORS else CHECK_CARD}; {IN_A_VM}"
         detail = f"expected, because {' and '.join(why)}, but none is on the bus"
-        told.append(Remark(kind, detail, f"{IN_WSL}; run Linux itself to use this one" if wsl else remedy))
+        missing.append(Remark(kind, detail, f"{IN_WSL}; run Linux itself to use this one" if wsl else remedy))
     board, origin = identify(tree)
     if origin.startswith("/"):
-        told.append(Remark("board", HIDDEN.format(f"{origin} shows {board[0]}")))
+        missing.append(Remark("board", HIDDEN.format(f"{origin} shows {board[0]}")))
     elif not origin and tree.link_name("/proc/device-tree"):
-        told.append(Remark("board", HIDDEN.format("no sign shows which board this is")))
+        missing.append(Remark("board", HIDDEN.format("no sign shows which board this is")))
     if wsl:
-        told.append(Remark("WSL2", f"{IN_WSL}, as /dev/dxg, of which NVIDIA's are used"))
+        missing.append(Remark("WSL2", f"{IN_WSL}, as /dev/dxg, of which NVIDIA's are used"))
     if not accelerators and not signs:
-        told.append(Remark("accelerators", f"{NOTHING}; {IN_A_VM}" if "hypervisor" in cpu.features else NOTHING))
-    return tuple(told)
+        missing.append(Remark("accelerators", f"{NOTHING}; {IN_A_VM}" if "hypervisor" in cpu.features else NOTHING))
+    return tuple(missing)
 
 
 def _signs(tree: Tree, cpu: Cpu, present: set[str]) -> dict[str, list[str]]:

@@ -126,8 +126,8 @@ def read_arch(tree: Tree) -> str | None:
 
 def _own(blocks: Sequence[Block], machine: str | None) -> Sequence[Block]:
     """Return the blocks, or none if they are of the other architecture: qemu's user mode shows the host's cpuinfo."""
-    told = _arch_of_cpuinfo(blocks)
-    foreign = told is not None and machine is not None and (told in X86) != (machine in X86)
+    arch = _arch_of_cpuinfo(blocks)
+    foreign = arch is not None and machine is not None and (arch in X86) != (machine in X86)
     return () if foreign else blocks
 
 

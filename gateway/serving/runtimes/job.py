@@ -100,8 +100,8 @@ class ChildLine:
 def read_line(raw: bytes) -> ChildLine:
     """Parse a line of the child. Raises VariantError for other content."""
     try:
-        said = json.loads(raw)
+        document = json.loads(raw)
         facts = ("stage", "part", "limit_s", "result", "problem", "remedy", "transient")
-        return ChildLine(*(said[fact] for fact in facts))
+        return ChildLine(*(document[fact] for fact in facts))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VariantError(f"the trial process answered nonsense: {raw[:80]!r}") from error

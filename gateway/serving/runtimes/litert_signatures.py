@@ -115,5 +115,5 @@ class SignatureGraph:
 
 
 def _listed(keys: Sequence[str]) -> str:
-    told = ", ".join(f"{key!r:.80}" for key in keys[:TOLD_LIMIT]) or "none"
-    return f"{told} and {len(keys) - TOLD_LIMIT} others" if len(keys) > TOLD_LIMIT else told
+    listed = ", ".join(f"{key!r:.80}" for key in keys[:TOLD_LIMIT]) or "none"
+    return f"{listed} and {len(keys) - TOLD_LIMIT} others" if len(keys) > TOLD_LIMIT else listed

@@ -117,11 +117,11 @@ def load_cuda(ort: ModuleType) -> str:
     Its provider finds only libraries of the system, or loaded ones. Builds before 1.21 have no such function.
     """
     preload = getattr(ort, "preload_dlls", None)
-    said = io.StringIO()
+    output = io.StringIO()
     if preload is not None:
-        with contextlib.redirect_stdout(said):  # it prints, and a trial's stdout is its answer
+        with contextlib.redirect_stdout(output):  # it prints, and a trial's stdout is its answer
             preload()
-    return " ".join(said.getvalue().split())[:LIBRARIES_CHARS]
+    return " ".join(output.getvalue().split())[:LIBRARIES_CHARS]
 
 
 def refuse_fallback(session: Any, budget: SessionBudget, problem: str) -> None:

@@ -271,8 +271,8 @@ def _spec(port: Port) -> TensorSpec:
 def _words(error: Exception) -> str:
     """Return the last informative line of an error: OpenVINO begins with its source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return (told or lines or [type(error).__name__])[-1]
+    kept = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (kept or lines or [type(error).__name__])[-1]
 
 
 class SignalStack(ctypes.Structure):

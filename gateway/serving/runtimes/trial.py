@@ -63,7 +63,7 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
         return status, ()
     for _ in range(2):
         try:
-            said = await ask_child(Listing(name), settings.listing_deadline_s, settings)
+            found = await ask_child(Listing(name), settings.listing_deadline_s, settings)
         except VariantError as error:
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
@@ -72,7 +72,7 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
             offers = [
                 f"{kind} by {name} {one.version}" for name, one in plugins.items() for kind in one.accelerators or ()
             ]
-            return replace(status, plugins=plugins), (*said["devices"], *offers)
+            return replace(status, plugins=plugins), (*found["devices"], *offers)
     return status, None
 
 
@@ -81,8 +81,8 @@ async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSe
     plugin, spec = status.plugins[provider], RUNTIMES[status.name].plugin(provider)
     remedy = f"update the device's driver or the package, or pip uninstall {' '.join(spec.distributions)}"
     try:
-        said = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
+        found = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
     except VariantError as error:
         return plugin if error.transient else replace(plugin, problem=error.reason, remedy=remedy)
-    problem = "" if said["devices"] else f"{provider} {plugin.version} offers no device that this gateway can use here"
-    return replace(plugin, accelerators=tuple(said["devices"]), problem=problem, remedy=remedy)
+    problem = "" if found["devices"] else f"{provider} {plugin.version} offers no device that this gateway can use here"
+    return replace(plugin, accelerators=tuple(found["devices"]), problem=problem, remedy=remedy)

@@ -123,10 +123,10 @@ def _chosen(folder: Path, releases: list[Release], described: Described | None) 
     left = described.config.unserved(there) if described else ()
     for version, absence in (described.config.missing(there) if described else {}).items():
         yield refused(folder.name, version, folder / version, f"{folder / version}: {absence}")
-    told = f"version_policy in {CONFIG} leaves out version {', '.join(left)}"
+    remark = f"version_policy in {CONFIG} leaves out version {', '.join(left)}"
     for release in releases:
         if release.config and left and release.version not in left:
-            yield replace(release, config=replace(release.config, remarks=(*release.config.remarks, told)))
+            yield replace(release, config=replace(release.config, remarks=(*release.config.remarks, remark)))
         elif release.manifest or release.version not in left:
             yield release
 

@@ -58,8 +58,8 @@ def anchor_head(manifest: ModelManifest, options: Table, names: Mapping[str, str
     boxes = names.get("boxes") or next((name for name in shapes if name != scores), "")
     shape, size = shapes.get(boxes, ()), image_input(manifest).size
     if not scores or len(shape) != 2 or shape[1] < 4 or shape[1] % 2:
-        told = ", ".join(f"{name} {list(each)}" for name, each in shapes.items())
-        options.refuse("head", f"mediapipe needs outputs [n, 4 + 2 · points] and [n, 1] per row, not {told}")
+        listed = ", ".join(f"{name} {list(each)}" for name, each in shapes.items())
+        options.refuse("head", f"mediapipe needs outputs [n, 4 + 2 · points] and [n, 1] per row, not {listed}")
     found = anchors(size, shape[0]) if size and shape[0] != ROWS else None
     if found is None:
         options.refuse("head", f"no detector of MediaPipe has {shape[0]} anchors for an input of {size or 'any size'}")

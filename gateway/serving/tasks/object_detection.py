@@ -89,8 +89,8 @@ def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
         return _query_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
     names = _output_names(manifest, options, ("boxes",))
     output = manifest.output(names.get("boxes", "")) or manifest.outputs[0]
-    told_by_shape = tuple(name for name in HEAD_FORMS if name != "yolox")  # which has the shapes of yolov5
-    return single_output_head(output, manifest, options, head=head, among=told_by_shape)
+    distinct = tuple(name for name in HEAD_FORMS if name != "yolox")  # which has the shapes of yolov5
+    return single_output_head(output, manifest, options, head=head, among=distinct)
 
 
 def _output_names(manifest: ModelManifest, options: Table, roles: tuple[str, ...]) -> dict[str, str]:

@@ -115,11 +115,11 @@ class GrpcLoadConnection:
             raise LoadError(f"the gateway ended the call (frame {kind}, {payload[:100]!r}); see its log")
 
     def _headers(self, flags: int, block: bytes) -> None:
-        said = dict(self._decoder.decode(block) or ())
+        headers = dict(self._decoder.decode(block) or ())
         if flags & END_STREAM:
-            if said.get(b"grpc-status") != b"0":
-                reason = said.get(b"grpc-message", b"").decode("utf-8", "replace")
-                raise LoadError(f"the gateway refused a call: status {said.get(b'grpc-status')!r}, {reason:.300}")
+            if headers.get(b"grpc-status") != b"0":
+                reason = headers.get(b"grpc-message", b"").decode("utf-8", "replace")
+                raise LoadError(f"the gateway refused a call: status {headers.get(b'grpc-status')!r}, {reason:.300}")
             self._ended = True
 
     def _settings(self, payload: bytes) -> None:

@@ -43,8 +43,8 @@ class HttpLoadConnection:
         if not 0 < self._wanted_bytes <= len(self._content):
             return False
         if self._status != b"200":
-            said = self.content()[:REASON_BYTES].decode("utf-8", "replace")
-            raise LoadError(f"the gateway answered {self._status.decode()}: {said}")
+            reason = self.content()[:REASON_BYTES].decode("utf-8", "replace")
+            raise LoadError(f"the gateway answered {self._status.decode()}: {reason}")
         return True
 
     def content(self) -> bytes:

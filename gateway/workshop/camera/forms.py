@@ -63,16 +63,16 @@ def choose_form(model: str, inputs: Sequence[Mapping[str, Any]], config: Mapping
     `inputs` are those of the model's metadata (Open Inference Protocol), `config` is its configuration (Triton).
     Raises ConfigurationError with the remedy if it takes no frames.
     """
-    told_of = {each["name"]: each for each in config["input"]}
-    needed = [each for each in inputs if not told_of.get(each["name"], {}).get("optional")]
+    described = {each["name"]: each for each in config["input"]}
+    needed = [each for each in inputs if not described.get(each["name"], {}).get("optional")]
     if len(needed) != 1:
         names = ", ".join(str(each["name"]) for each in inputs)
         raise ConfigurationError(f"model '{model}' has the inputs {names}; a video feeds models with one input only")
     (spec,) = needed
-    told = config["parameters"].get(PREPROCESS + str(spec["name"]))
-    if told is not None:
-        return _declared(str(spec["name"]), json.loads(told["string_value"]))
-    return _tensor(model, spec, told_of.get(spec["name"], {}))
+    form = config["parameters"].get(PREPROCESS + str(spec["name"]))
+    if form is not None:
+        return _declared(str(spec["name"]), json.loads(form["string_value"]))
+    return _tensor(model, spec, described.get(spec["name"], {}))
 
 
 def _declared(name: str, preprocess: Mapping[str, Any]) -> FrameForm:

@@ -20,7 +20,7 @@ class CameraSettings:
     pause_limit_s: float = 10.0  # longest of these pauses
     broken_in_row: int = 100  # packets that cannot be decoded; one more ends the feed
     failed_in_row: int = 10  # frames without an answer; one more ends the feed
-    told: int = 3  # failed frames whose reason is printed
+    reasons_printed: int = 3  # failed frames whose reason is printed
     stop_s: float = 2.0  # for the thread that reads to end; a read that blocks is left behind
     laps: int = 100_000  # newest frames whose times are kept for the percentiles
     refresh_per_s: float = 4.0  # changes of the line on a terminal

@@ -162,7 +162,7 @@ class VideoRun:
         self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         if self._as_json:
             print_line({**_named(frame), "error": str(error)})
-        if self._failed <= self._settings.told:
+        if self._failed <= self._settings.reasons_printed:
             warn(f"frame {frame.number}: {error}")
         if self._failed_in_row > self._settings.failed_in_row:
             self._failure = error

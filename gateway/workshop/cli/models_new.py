@@ -143,16 +143,16 @@ def _asked(files: Sequence[ModelFile], draft: ManifestDraft, wishes: Wishes) -> 
     return draft
 
 
-def _with_answer(wishes: Wishes, question: Question, said: str) -> Wishes:
+def _with_answer(wishes: Wishes, question: Question, text: str) -> Wishes:
     match question.key:
         case "labels_file":
-            return replace(wishes, labels=read_labels(Path(said), SETTINGS), labels_file=said) if said else wishes
+            return replace(wishes, labels=read_labels(Path(text), SETTINGS), labels_file=text) if text else wishes
         case "keypoints_file":
-            return replace(wishes, keypoints=read_labels(Path(said), SETTINGS), keypoints_file=said) if said else wishes
+            return replace(wishes, keypoints=read_labels(Path(text), SETTINGS), keypoints_file=text) if text else wishes
         case "value_range":
-            return replace(wishes, value_range=said)
+            return replace(wishes, value_range=text)
         case _:
-            return replace(wishes, task=said)
+            return replace(wishes, task=text)
 
 
 def _print_files(files: Sequence[ModelFile]) -> None:
@@ -242,7 +242,7 @@ def answer(question: Question) -> str:
     default = f" [{question.default}]" if question.default else ""
     while True:
         print(plain(f"{question.text}{choices}{default}: "), end="", file=sys.stderr, flush=True)
-        said = sys.stdin.readline().strip() or question.default
-        if not question.choices or said in question.choices:
-            return said
-        print(plain(f"{said!r} is none of the choices"), file=sys.stderr)
+        text = sys.stdin.readline().strip() or question.default
+        if not question.choices or text in question.choices:
+            return text
+        print(plain(f"{text!r} is none of the choices"), file=sys.stderr)

@@ -136,9 +136,9 @@ def _report(
     if as_json:
         data = {"found": samples.found, "calibration": len(calibration), "heldout": result.basis.samples}
         variants = [_variant_json(each) for each in result.results]
-        told: dict[str, Any] = {"accuracy_is": result.basis.name, "accuracy_words": result.basis.described}
-        told |= {"reference": result.reference, "variants": variants}
-        print_json({"folder": str(folder), "samples": data, **told, "remarks": list(remarks)})
+        document: dict[str, Any] = {"accuracy_is": result.basis.name, "accuracy_words": result.basis.described}
+        document |= {"reference": result.reference, "variants": variants}
+        print_json({"folder": str(folder), "samples": data, **document, "remarks": list(remarks)})
         return
     best = max((each.quality.accuracy for each in result.results if each.quality), default=0.0)
     figures = list(dict.fromkeys(name for r in result.results if r.quality for name in r.quality.figures))

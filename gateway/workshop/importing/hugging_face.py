@@ -76,7 +76,7 @@ def read_hugging_face(documents: Documents) -> ImportedSource:
     signature = main.tensors()
     kind = _kind(config)
     inputs, preprocess, pixels = _images(documents, signature)
-    outputs, labels, told = _labelled(config, kind, signature.outputs)
+    outputs, labels, remark = _labelled(config, kind, signature.outputs)
     variants, others = _variants(main, files)
     options, facts = _task(config, kind, outputs)
     name, renamed = plain_name(_name(config, documents))
@@ -91,7 +91,7 @@ def read_hugging_face(documents: Documents) -> ImportedSource:
         task=kind,
         task_options=options,
         preprocess=preprocess,
-        findings=(*renamed, *facts, *told, *tensors, *pixels, *_tokens(inputs), *others),
+        findings=(*renamed, *facts, *remark, *tensors, *pixels, *_tokens(inputs), *others),
     )
     return ImportedSource((imported,))
 
@@ -167,12 +167,12 @@ def _labelled(
         facts = (taken("id2label", f"labels: {len(labels)}"),) if labels else ()
         return outputs, labels, facts
     scores = _scores(outputs)
-    known, told = fitting_labels(labels, (scores,), "id2label")
+    known, remark = fitting_labels(labels, (scores,), "id2label")
     if scores.shape[-1] == ROWS and known:
         scores = replace(scores, shape=(*scores.shape[:-1], len(known)))
     if not _is_multi_label(config):
         scores = replace(scores, postprocess="softmax")
-    return tuple(scores if spec.name == scores.name else spec for spec in outputs), known, told
+    return tuple(scores if spec.name == scores.name else spec for spec in outputs), known, remark
 
 
 def _scores(outputs: Sequence[TensorSpec]) -> TensorSpec:

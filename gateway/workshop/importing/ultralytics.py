@@ -79,7 +79,7 @@ def _release(documents: Documents, exports: Sequence[tuple[SourceModel, ExportMe
     folder = PurePosixPath(first.path).parent.name or documents.name
     stem = folder.removesuffix("_openvino_model") if first.runtime == "openvino" else PurePosixPath(first.path).stem
     name, renamed = plain_name(stem)
-    labels, told = _checked_labels(metadata, signature)
+    labels, remark = _checked_labels(metadata, signature)
     options, facts = _task(metadata, first.runtime, signature.outputs)
     return ImportedModel(
         name,
@@ -91,7 +91,7 @@ def _release(documents: Documents, exports: Sequence[tuple[SourceModel, ExportMe
         task=TASKS[metadata.task],
         task_options=options,
         preprocess=preprocess,
-        findings=(*renamed, *facts, *told, *shapes(Signature(inputs, signature.outputs)), *found, *remarks),
+        findings=(*renamed, *facts, *remark, *shapes(Signature(inputs, signature.outputs)), *found, *remarks),
     )
 
 

@@ -120,16 +120,16 @@ def _task_options(manifest: ModelManifest, proposal: TaskProposal) -> dict[str, 
     """Return the options that the proposal tells: head, output of scores, outputs by role, a space of CTC."""
     if manifest.task != proposal.kind:
         return {}
-    told, options = proposal.options, dict[str, Any]()
-    if told.get("format") in HEADS:
-        options["head"] = told["format"]
-    if told.get("format") == "ssd" and not set(ROLES[:3]) <= roles_of(manifest, {}).keys():
-        options |= {role: told[key] for role, key in SSD_ROLES.items()}
-    if "scores" in told and "format" not in told and len(manifest.outputs) > 1:
-        options["output"] = told["scores"]
-    if told.get("characters") == len(manifest.labels) + 2:
+    given, options = proposal.options, dict[str, Any]()
+    if given.get("format") in HEADS:
+        options["head"] = given["format"]
+    if given.get("format") == "ssd" and not set(ROLES[:3]) <= roles_of(manifest, {}).keys():
+        options |= {role: given[key] for role, key in SSD_ROLES.items()}
+    if "scores" in given and "format" not in given and len(manifest.outputs) > 1:
+        options["output"] = given["scores"]
+    if given.get("characters") == len(manifest.labels) + 2:
         options["space"] = True
-    return options | {key: told[key] for key in ("keypoints", "values") if "keypoints" in told and key in told}
+    return options | {key: given[key] for key in ("keypoints", "values") if "keypoints" in given and key in given}
 
 
 def labels_mismatch(count: int, proposal: TaskProposal) -> str:

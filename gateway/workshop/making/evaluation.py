@@ -146,8 +146,8 @@ def _truth(kind: TruthKind, golden: GoldenSet, samples: SampleSet | None) -> Seq
 
 
 def _basis_by_truth(kind: TruthKind, terms: TaskTerms) -> Basis:
-    told = {TruthKind.CLASSES: "", TruthKind.FORECASTS: f", {kind.value}"}.get(kind, f", annotated {kind.value}")
-    return Basis(terms.metric.name, f"{terms.metric.words}{told}", sum(each is not None for each in terms.expected))
+    text = {TruthKind.CLASSES: "", TruthKind.FORECASTS: f", {kind.value}"}.get(kind, f", annotated {kind.value}")
+    return Basis(terms.metric.name, f"{terms.metric.words}{text}", sum(each is not None for each in terms.expected))
 
 
 def _by_tensors(golden: GoldenSet, reference: str) -> Evaluation:

@@ -72,7 +72,7 @@ async def read_model_file(path: Path, trial: TrialSettings, settings: WorkshopSe
         raise ConfigurationError(_explained(str(error)), file=str(path)) from error
     check_sizes(signature, path)
     graph = read_graph(path, runtime)
-    value_range, why = next((told for name in image_inputs(graph) if (told := scaled_range(graph, name))[0]), ("", ""))
+    value_range, why = next((part for name in image_inputs(graph) if (part := scaled_range(graph, name))[0]), ("", ""))
     remarks = _remarks(signature, header, operators)
     found = ModelFile(path, runtime, signature, others=others, value_range=value_range, range_why=why, remarks=remarks)
     if runtime == "onnx":
@@ -126,13 +126,13 @@ def _remarks(signature: Signature, header: OnnxHeader, operators: frozenset[str]
     foreign = sorted(name for name in operators if "::" in name and name.partition("::")[0] not in DOMAINS)
     opsets = ", ".join(f"{domain or 'ONNX'} {version}" for domain, version in sorted(header.opsets.items()))
     axes = sorted({_axis(spec, place) for spec in signature.inputs for place in _open(spec)})
-    told = (
+    remarks = (
         f"exporter: {header.producer}" if header.producer else "",
         f"opset: {opsets}" if opsets else "",
         f"open dimensions: {', '.join(axes)}" if axes else "",
         f"operators that ONNX does not define: {', '.join(foreign)}" if foreign else "",
     )
-    return tuple(filter(None, told))
+    return tuple(filter(None, remarks))
 
 
 def _open(spec: TensorSpec) -> list[int]:

@@ -136,14 +136,14 @@ async def _ask_child(job: QuantizerJob) -> None:
         start_new_session=True,
     )
     try:
-        _, said = await process.communicate(job.encode())
+        _, output = await process.communicate(job.encode())
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
-        words = (said.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
+        words = (output.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
         signalled = f"ended by {signal.Signals(-process.returncode).name}; " if process.returncode < 0 else ""
         raise ToolError(f"{signalled}{words[:LAST_WORDS_CHARS]}")
 

@@ -130,9 +130,9 @@ def label_indices(names: Sequence[str], labels: Sequence[str]) -> Array:
     known = list(labels) or sorted(set(names))
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
-        told = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
+        listed = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
         raise ValueError(
-            f"the label {unknown!r:.80} is none of the model's labels ({told}); rename it, or correct labels"
+            f"the label {unknown!r:.80} is none of the model's labels ({listed}); rename it, or correct labels"
         )
     return np.array([known.index(name) for name in names], np.int64)
 

@@ -201,8 +201,8 @@ def _mediapipe(tensors: _Tensors) -> TaskProposal | None:
 def _text_boxes(tensors: _Tensors) -> TaskProposal | None:
     """Propose the map of PaddleOCR's text detector, by the names that Paddle's exporters give."""
     (spec, *others), image = tensors.outputs, tensors.image
-    told = tensors.inputs[0].name == "x" and TEXT_MAP.match(spec.name)
-    if others or image is None or not told or len(spec.shape) != 4 or spec.shape[1] not in {1, ROWS}:
+    known = tensors.inputs[0].name == "x" and TEXT_MAP.match(spec.name)
+    if others or image is None or not known or len(spec.shape) != 4 or spec.shape[1] not in {1, ROWS}:
         return None
     given = {"range": "signed-unit", "color": "bgr", "align": "top-left", "resize": (TEXT_SIDE_PX, TEXT_SIDE_PX)}
     why = f"{_shapes(tensors.outputs)} is the map of a text detector, by its name one of PaddleOCR"

@@ -124,9 +124,9 @@ def _named(root: Path, wanted: ReleaseName, limit_bytes: int) -> tuple[str, str]
         name, version = wanted.name or wanted.default_name, wanted.version or FIRST_VERSION
         return _checked(name, "--name"), _checked(version, "--version")
     manifest = read_manifest(read_text(file, limit_bytes), MANIFEST)
-    for option, given, said in (("name", wanted.name, manifest.name), ("version", wanted.version, manifest.version)):
-        if given not in {"", said}:
-            problem = f"the manifest says {option} {said!r}, --{option} says {given!r}; leave the option out"
+    for option, given, own in (("name", wanted.name, manifest.name), ("version", wanted.version, manifest.version)):
+        if given not in {"", own}:
+            problem = f"the manifest says {option} {own!r}, --{option} says {given!r}; leave the option out"
             raise ConfigurationError(problem)
     return manifest.name, manifest.version
 

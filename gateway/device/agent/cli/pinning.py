@@ -45,9 +45,9 @@ class Pinning:
         """Let the child pin `root`. Print a warning if it fails; models are updated nevertheless."""
         if self._child is None:
             return
-        _, said = self._child.communicate(root, TIMEOUT_S)
+        _, output = self._child.communicate(root, TIMEOUT_S)
         if self._child.returncode:
-            words = " ".join(said.decode("utf-8", "replace").split())[-500:]
+            words = " ".join(output.decode("utf-8", "replace").split())[-500:]
             complain(f"new versions of these programs will not be installed by the fleet: {words}")
 
 

@@ -22,30 +22,30 @@ def command(arguments: argparse.Namespace) -> int:
 
 def show(standing: StatusInput, *, as_json: bool) -> str:
     """Print the status. Return its state in one word."""
-    told_of = document(standing)
+    status = document(standing)
     if as_json:
-        print_json(told_of)
+        print_json(status)
     else:
-        print(f"{told_of['device']}: {told_of['state']}: {told_of['why']}")
-        if told_of["slots"]:
+        print(f"{status['device']}: {status['state']}: {status['why']}")
+        if status["slots"]:
             print()
-            print_table(("model", "assigned", "committed", "variant", "update"), map(_row, told_of["slots"].items()))
-        if told_of["history"]:
+            print_table(("model", "assigned", "committed", "variant", "update"), map(_row, status["slots"].items()))
+        if status["history"]:
             print()
             rows = [
                 (e["changed"][:19], e["slot"], e["version"], e["step"], (e["failure"] or {}).get("reason", ""))
-                for e in told_of["history"]
+                for e in status["history"]
             ]
             print_table(("ended (UTC)", "model", "version", "how", "why"), rows)
-    return str(told_of["state"])
+    return str(status["state"])
 
 
 def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
-    slot, told_of = entry
-    committed, update = told_of["committed"] or {}, told_of["update"]
+    slot, status = entry
+    committed, update = status["committed"] or {}, status["update"]
     return (
         slot,
-        told_of["assigned"] or "nothing",
+        status["assigned"] or "nothing",
         committed.get("version", "nothing"),
         ", ".join(committed.get("variants", ())),
         f"{update['version']}: {update['step']}" if update else "",

@@ -73,7 +73,7 @@ def read_held(folder: Path) -> HeldCertificate | None:
     return HeldCertificate(device, f"{certificate.serial_number:x}", begins, expires)
 
 
-def told_expired(settings: FetchSettings, folder: Path, now: datetime) -> str:
+def expiry_text(settings: FetchSettings, folder: Path, now: datetime) -> str:
     """Return words to put before a connection's failure if the certificate in the store has expired, else "".
 
     A server ends the handshake with an expired certificate, which looks like a broken connection.

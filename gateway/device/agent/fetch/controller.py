@@ -59,9 +59,9 @@ class ControllerClient:
         document = _document(content)
         if 200 <= status < 300 and document is not None:
             return document
-        said = plain((document or {}).get("detail") or f"HTTP status {status}")
+        detail = plain((document or {}).get("detail") or f"HTTP status {status}")
         raise FetchError(
-            f"{where} answered {status}: {said}",
+            f"{where} answered {status}: {detail}",
             status=status,
             final=status < 500,
             retry_after_s=retry_after_s,

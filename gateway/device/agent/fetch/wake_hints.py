@@ -89,10 +89,10 @@ class Wake:
                 if waited:
                     return True
             line, due_s = self._line, min(until_s, self._line.due_s if self._line else self._next_try_s)
-            heard: list[Alarm | socket.socket] = [self._alarm, *([line.socket] if line else [])]
+            sources: list[Alarm | socket.socket] = [self._alarm, *([line.socket] if line else [])]
             if line and line.pending:
                 return line.read()
-            ready = select.select(heard, [], [], max(0.0, due_s - self._monotonic()))[0]
+            ready = select.select(sources, [], [], max(0.0, due_s - self._monotonic()))[0]
             if line and line.socket in ready:
                 return line.read()
             if line:

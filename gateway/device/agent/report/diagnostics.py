@@ -107,9 +107,9 @@ def _sections(subject: Subject, settings: DiagnosticsSettings) -> Sections:
     return section
 
 
-def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[DiagnosticsTask]:
+def read_requests(document: Mapping[str, Any], settings: DiagnosticsSettings) -> list[DiagnosticsTask]:
     """Return the controller's requests, in its order. Malformed requests are skipped."""
-    listed = said.get("requests")
+    listed = document.get("requests")
     found = [_request(one, settings) for one in listed] if isinstance(listed, list) else []
     return [one for one in found if one is not None]
 

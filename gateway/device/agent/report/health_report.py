@@ -115,10 +115,10 @@ def _machine() -> Document:
 def _memory(observed: ReportInput) -> Document:
     """Return sizes of memory. `available_bytes` is the gateway's: the agent's service cannot read /proc/meminfo."""
     page = os.sysconf("SC_PAGE_SIZE")
-    status, told = observed.status or {}, observed.vitals or {}
+    status, vitals = observed.status or {}, observed.vitals or {}
     return {
         "total_bytes": os.sysconf("SC_PHYS_PAGES") * page,
-        "available_bytes": told.get("memory_available_bytes"),
+        "available_bytes": vitals.get("memory_available_bytes"),
         "gateway_bytes": status.get("rss_bytes"),
     }
 

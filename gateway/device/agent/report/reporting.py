@@ -26,7 +26,7 @@ from gateway.device.agent import events
 from gateway.device.agent.clock import boot_name
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.control import DaemonClient
-from gateway.device.agent.fetch.certificate import read_held, renew, told_expired
+from gateway.device.agent.fetch.certificate import expiry_text, read_held, renew
 from gateway.device.agent.fetch.controller import UNWELCOME, ControllerClient
 from gateway.device.agent.report.diagnostics import REMEMBERED, diagnose
 from gateway.device.agent.report.health_report import Subject
@@ -160,8 +160,10 @@ class _Report:
         settings, spool = self._config.telemetry, self._spool
         marks = {name: spool.mark(name) for name in MARKS}
         limit_bytes = self._config.spool.record_limit_bytes
-        told = telling(observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes)
-        spool.append(told.records, self._now, told.marks)
+        report = telling(
+            observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes
+        )
+        spool.append(report.records, self._now, report.marks)
         return self._exchange(observed, standing.polled.get("reason") == SUSPENDED) if self._is_due(RETRY) else ""
 
     def _exchange(self, observed: ReportInput, suspended: bool) -> str:
@@ -186,7 +188,7 @@ class _Report:
         if failed and failed[-1].status in UNWELCOME:
             problem = f"the fleet refuses this device; enrol it again: {failed[-1]}"
         elif failed and not failed[-1].status:
-            problem = told_expired(self._config.fetch, self._storage.folder, self._now) + problem
+            problem = expiry_text(self._config.fetch, self._storage.folder, self._now) + problem
         if problem:
             get_logger("telemetry").warning(events.REPORT_NOT_SENT, problem=problem)
         self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))

@@ -84,9 +84,9 @@ def _acknowledge(spool: Spool, batch: Sequence[SpooledRecord | Gap], answer: dic
     Return how many entries changed. Other content is ignored.
     """
     sources = {(entry.stream, entry.boot_epoch): entry.seq for entry in reversed(batch)}
-    said = answer.get("acknowledged")
+    positions = answer.get("acknowledged")
     gone = 0
-    for one in said[: len(sources)] if isinstance(said, list) else []:
+    for one in positions[: len(sources)] if isinstance(positions, list) else []:
         if not isinstance(one, dict):
             continue
         stream, epoch, seq = (one.get(key) for key in ("stream", "boot_epoch", "seq"))

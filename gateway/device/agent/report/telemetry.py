@@ -71,20 +71,20 @@ def telling(
 ) -> Telling:
     """Return new records. `marks`: those of `MARKS`, kept with the previous records."""
     ended, keys = _ended(observed, marks, now)
-    changed, told = _changed(observed, marks.get("told"), now, refresh_s)
+    changed, marks_now = _changed(observed, marks.get("told"), now, refresh_s)
     polled, reason = _polled(observed, marks.get("poll"), now)
     records = [*ended, *polled, *changed, *_statistics(observed, now), *_vitals(observed, usage, now)]
     fitting = tuple(_fitting(record, limit_bytes) for record in records)
-    return Telling(fitting, {"told": told, "ended": json.dumps(keys), "poll": reason})
+    return Telling(fitting, {"told": marks_now, "ended": json.dumps(keys), "poll": reason})
 
 
 MARKS = ("told", "poll", "ended")
 """`told`: state of the device and its slots. `poll`: result of the last poll. `ended`: keys of updates told before."""
 
 
-def event(kind: str, now: datetime, **said: Any) -> SpoolRecord:
+def event(kind: str, now: datetime, **details: Any) -> SpoolRecord:
     """Return an event for operators."""
-    return SpoolRecord("events", Priority.EVENT, kind, now, said)
+    return SpoolRecord("events", Priority.EVENT, kind, now, details)
 
 
 def digest(value: Any) -> str:
@@ -109,12 +109,12 @@ def _ended(
     parts = ("slot", "release", "began", "changed", "attempt")
     keys = [digest([entry[name] for name in parts if entry[name] != 0]) for entry in named]
     known = json.loads(marks.get("ended") or "[]")
-    told = [
+    records = [
         SpoolRecord("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
         for key, entry in zip(keys, named, strict=True)
         if key not in known
     ]
-    return told[::-1], keys
+    return records[::-1], keys
 
 
 def _polled(observed: ReportInput, before: str | None, now: datetime) -> tuple[list[SpoolRecord], str]:
@@ -126,12 +126,14 @@ def _polled(observed: ReportInput, before: str | None, now: datetime) -> tuple[l
 
 
 # ---- state -----------------------------------------------------------------------------------------------------------
-def _changed(observed: ReportInput, told: str | None, now: datetime, refresh_s: float) -> tuple[list[SpoolRecord], str]:
+def _changed(
+    observed: ReportInput, marks: str | None, now: datetime, refresh_s: float
+) -> tuple[list[SpoolRecord], str]:
     """Return the device and slots whose state changed, or all of them every `refresh_s`."""
     standing = document(observed.standing)
-    latest = {f"slot {slot}": _slot_document(slot, told_of, observed) for slot, told_of in standing["slots"].items()}
+    latest = {f"slot {slot}": _slot_document(slot, status, observed) for slot, status in standing["slots"].items()}
     latest["device"] = _device_document(standing, observed)
-    before: Document = json.loads(told or "{}")
+    before: Document = json.loads(marks or "{}")
     passed_s = now.timestamp() - before.get("at", 0.0)
     known: Document = before.get("digests", {}) if 0 <= passed_s < refresh_s else {}
     # an assignment whose signature was renewed, without other changes, is not reported
@@ -149,7 +151,7 @@ def _changed(observed: ReportInput, told: str | None, now: datetime, refresh_s: 
     return records, json.dumps({"at": at, "digests": digests})
 
 
-def _slot_document(slot: str, told: Document, observed: ReportInput) -> Document:
+def _slot_document(slot: str, status: Document, observed: ReportInput) -> Document:
     """Return assignment, progress, commit and serving versions of a slot.
 
     `told`: the slot in the document of `edge-agent status`.
@@ -159,36 +161,36 @@ def _slot_document(slot: str, told: Document, observed: ReportInput) -> Document
     models = (observed.status or {}).get("models", [])
     return {
         "slot": slot,
-        "state": _state(slot, told, observed.standing),
+        "state": _state(slot, status, observed.standing),
         "target": assigned.path if assigned else None,
         "release": assigned.sha256 if assigned else None,
         "assignment": accepted.assignment.version if accepted else None,
         "attempt": accepted.assignment.attempt(slot) if accepted else 0,
-        **{key: told[key] for key in ("committed", "previous", "waits_for", "rejected", "held")},
-        "step": told["update"]["step"] if told["update"] else None,
+        **{key: status[key] for key in ("committed", "previous", "waits_for", "rejected", "held")},
+        "step": status["update"]["step"] if status["update"] else None,
         "serving": [{key: model.get(key) for key in SERVED} for model in models if model.get("model") == slot],
     }
 
 
-def _state(slot: str, told: Document, standing: StatusInput) -> str:
+def _state(slot: str, status: Document, standing: StatusInput) -> str:
     assigned = standing.accepted.assignment.slots.get(slot) if standing.accepted else None
     ends_first = assigned and any(u.slot == slot and u.activation.release != assigned.sha256 for u in standing.updates)
-    if told["update"] and not ends_first:
-        return str(told["update"]["state"])
-    if told["rejected"]:
+    if status["update"] and not ends_first:
+        return str(status["update"]["state"])
+    if status["rejected"]:
         return "rolled_back"
-    if told["held"]:
+    if status["held"]:
         return "pending"
-    committed = told["committed"]
+    committed = status["committed"]
     return "committed" if committed and assigned and committed["release"] == assigned.sha256 else "offered"
 
 
-def _device_document(told: Document, observed: ReportInput) -> Document:
+def _device_document(own: Document, observed: ReportInput) -> Document:
     """Return facts of the device that seldom change."""
     status = observed.status or {}
     return {
-        "state": told["state"],
-        "why": told["why"],
+        "state": own["state"],
+        "why": own["why"],
         "profile": status.get("profile"),
         "versions": {
             "agent": __version__,
@@ -206,14 +208,14 @@ def _device_document(told: Document, observed: ReportInput) -> Document:
 def _statistics(observed: ReportInput, now: datetime) -> Iterable[SpoolRecord]:
     for slot, versions in observed.statistics.items():
         for version, counters in versions.items():
-            said = {**counters, "model": slot, "version": version}
-            yield SpoolRecord("statistics", Priority.STATISTICS, "model", now, said)
+            document = {**counters, "model": slot, "version": version}
+            yield SpoolRecord("statistics", Priority.STATISTICS, "model", now, document)
 
 
 def _vitals(observed: ReportInput, usage: Usage, now: datetime) -> Iterable[SpoolRecord]:
     spool = {"records": usage.records, "gaps": usage.gaps, "size_bytes": usage.size_bytes}
     status = observed.status or {}
-    said = {
+    document = {
         **(observed.vitals or {}),
         "gateway": status.get("instance"),
         "rss_bytes": status.get("rss_bytes"),
@@ -221,7 +223,7 @@ def _vitals(observed: ReportInput, usage: Usage, now: datetime) -> Iterable[Spoo
         "hardware": observed.standing.hardware,
         "spool": spool,
     }
-    yield SpoolRecord("vitals", Priority.VITALS, "vitals", now, said)
+    yield SpoolRecord("vitals", Priority.VITALS, "vitals", now, document)
 
 
 def _fitting(record: SpoolRecord, limit_bytes: int) -> SpoolRecord:

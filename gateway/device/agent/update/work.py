@@ -26,7 +26,7 @@ from gateway.device.agent.answers import plain
 from gateway.device.agent.clock import Clocks, read_clocks, system_now
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.control import DaemonClient, DaemonRefusedError
-from gateway.device.agent.fetch.certificate import told_expired, with_certificate
+from gateway.device.agent.fetch.certificate import expiry_text, with_certificate
 from gateway.device.agent.fetch.folder import FolderSource, open_source
 from gateway.device.agent.signals import Alarm
 from gateway.device.agent.state.identity import read_identity
@@ -186,7 +186,7 @@ class Agent:
             if error.kind == SUSPENDED_KIND:
                 problem = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
                 return PollResult(None, SUSPENDED, problem)
-            expired = "" if error.status else told_expired(self._config.fetch, self._storage.folder, system_now())
+            expired = "" if error.status else expiry_text(self._config.fetch, self._storage.folder, system_now())
             return PollResult(None, "unreachable", f"{expired}{error}", error.retry_after_s)
         except UnreachableError as error:
             return PollResult(None, "daemon", str(error))

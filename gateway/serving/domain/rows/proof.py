@@ -103,9 +103,9 @@ class _Proof:
         stated = rows.shape if rows is not None and len(rows.shape) == len(known) else (-1,) * len(known)
         sizes = [
             size(fixed)
-            if (fixed := own if own is not None else told if told >= 0 else None) is not None
+            if (fixed := own if own is not None else stated_size if stated_size >= 0 else None) is not None
             else self._symbols.dimension("input", name, place)
-            for place, (own, told) in enumerate(zip(known, stated, strict=True))
+            for place, (own, stated_size) in enumerate(zip(known, stated, strict=True))
         ]
         if rows is None:
             return Value(tuple(sizes))

@@ -56,7 +56,7 @@ def text_request(body: bytes, model: TextModel, version: str, *, caller: str, no
         what = f"'{key}' and 'id' must be strings and 'parameters' an object; the text for model '{model.name}'"
         raise RequestError(Fault.INVALID, f"{what} belongs in '{TEXT_INPUT}'")
     flat = {name: value for name, value in (sent | nested).items() if value is not None and not isinstance(value, dict)}
-    said = read_parameters(flat)
+    parameters = read_parameters(flat)
     array = np.empty(model.shape, object)
     array.fill(text.encode())
     request = InferRequest(
@@ -65,10 +65,10 @@ def text_request(body: bytes, model: TextModel, version: str, *, caller: str, no
         version,
         id=request_id,
         outputs=(RequestedOutput(model.wanted),),
-        deadline_ns=deadline_ns(now_ns, timeout_us=said.timeout_us),
-        priority=said.priority,
+        deadline_ns=deadline_ns(now_ns, timeout_us=parameters.timeout_us),
+        priority=parameters.priority,
         caller=caller,
-        ignored_parameters=said.ignored,
+        ignored_parameters=parameters.ignored,
     )
     return request, TEXT_OUTPUT if key == TEXT_INPUT else model.wanted
 

@@ -63,8 +63,8 @@ def _listing(files: Sequence[CocoFile], image: Path) -> tuple[int, int] | None:
     """Return the place of the file that lists an image, and its id there. Raises ConfigurationError if several do."""
     numbers = [(place, number) for place, coco in enumerate(files) if (number := coco.id_of(image)) is not None]
     if len(numbers) > 1:
-        told = " and ".join(files[place].path.name for place, _ in numbers[:3])
-        problem = f"{told} both list {image.name!r:.80}; name one of them with --annotations"
+        listed = " and ".join(files[place].path.name for place, _ in numbers[:3])
+        problem = f"{listed} both list {image.name!r:.80}; name one of them with --annotations"
         raise ConfigurationError(problem, file=str(files[numbers[0][0]].path.parent))
     return numbers[0] if numbers else None
 

@@ -30,7 +30,7 @@ PROBATION = replace(UPDATE, phase=Phase.PROBATION, units=UNITS, confirmed=True, 
 
 
 def units(*, active: bool = True, since_s: float = 101.0) -> dict[str, UnitState]:
-    return dict.fromkeys(UNITS, UnitState(active, wanted=True, since_s=since_s, shown="failed"))
+    return dict.fromkeys(UNITS, UnitState(active, wanted=True, since_s=since_s, state="failed"))
 
 
 def judge(update: SoftwareUpdate, states: dict[str, UnitState], now_s: float) -> Phase:

@@ -59,7 +59,7 @@ class Sender:
         self.out: list[Piece] = []
         self._turns: dict[int, Stream] = {}
         self._ended = ended
-        self._table_told, self._before = False, b""
+        self._table_announced, self._before = False, b""
 
     def take(self) -> list[Piece]:
         """Return the pieces to write now."""
@@ -171,8 +171,8 @@ class Sender:
         If that is less than the initial size, the next block must report it (RFC 7541, section 4.2). It reports 0, and
         no later bound is below that.
         """
-        if size < DEFAULT_TABLE and not self._table_told:
-            self._table_told, self._before = True, NO_TABLE
+        if size < DEFAULT_TABLE and not self._table_announced:
+            self._table_announced, self._before = True, NO_TABLE
 
     def release(self) -> None:
         """Continue to send: the transport takes more."""

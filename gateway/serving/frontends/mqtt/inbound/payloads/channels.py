@@ -63,7 +63,7 @@ class Channel:
     def absent(self, value: Any) -> RequestError:
         """Return the refusal of a row that lacks this channel."""
         remedy = 'correct the path, or set missing = "skip", "last" or "zero" for this channel'
-        return invalid(f"path '{self.settings.path}' finds {_shown(value)} in the payload; {remedy}")
+        return invalid(f"path '{self.settings.path}' finds {_printed(value)} in the payload; {remedy}")
 
     def _plain(self, value: Any) -> float | None:
         kind = type(value)
@@ -93,7 +93,7 @@ class Channel:
         raise self._unfit(text, f"expected a number or a word ({known}); list other words in words")
 
     def _unfit(self, value: Any, expected: str) -> RequestError:
-        return invalid(f"path '{self.settings.path}' finds {_shown(value)}; {expected}")
+        return invalid(f"path '{self.settings.path}' finds {_printed(value)}; {expected}")
 
 
 class ChannelReader:
@@ -205,7 +205,7 @@ class ChannelReader:
         return completed
 
 
-def _shown(value: Any) -> str:
+def _printed(value: Any) -> str:
     """Return a value for a message: short, with its type."""
     if value is None:
         return "nothing"
