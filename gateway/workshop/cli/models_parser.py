@@ -65,7 +65,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     _pull(
         _action(
             actions,
-            "workshop.cli.pull",
+            "pull",
             "workshop.cli.pull",
             "get a release from a registry, a web server or a bucket, pinned by its digest",
             PULL_EXAMPLES,
