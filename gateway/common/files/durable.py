@@ -39,14 +39,14 @@ def replacing(file: Path, mode: int, staged: Path) -> Iterator[BinaryIO]:
             yield content
             content.flush()
             os.fchmod(content.fileno(), mode)
-            os.fsync(content.fileno())
+            os.fsync(content.fileno())  # before the rename: a name may reach the disk before the content it leads to
         staged.replace(file)
     except BaseException as error:
         staged.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(file)  # a failed write(2) does not name the file
         raise
-    sync_folder(file.parent)
+    sync_folder(file.parent)  # fsync of a file does not write the entry in its folder (fsync(2))
 
 
 def make_folder(folder: Path, mode: int | None = FOLDER_MODE) -> None:

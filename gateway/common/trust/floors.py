@@ -44,6 +44,8 @@ def keys_of(delegator: Root | Targets, role: str) -> RoleKeys:
 
 def role_floor(role: str, keys: RoleKeys, floors: Mapping[str, int]) -> int:
     """Return the greatest version that these keys may have signed together; 0 if there is none."""
+    # To sign a version, `threshold` keys had to agree, so each of these has a floor of at least that version. Fewer
+    # stolen keys raise only the greatest floors, which do not count here.
     seen = sorted((floors.get(floor_name(role, keyid), 0) for keyid in keys.keyids), reverse=True)
     return seen[keys.threshold - 1] if len(seen) >= keys.threshold else 0
 

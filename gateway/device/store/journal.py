@@ -95,6 +95,7 @@ class Journal:
         """
         if len(content) > self._settings.assignment_limit_bytes:
             raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
+        # One transaction: after a power failure between the two, an older assignment could replace this one.
         with self._file.transaction():
             self._raise(floors)
             digest = hashlib.sha256(content).hexdigest()

@@ -71,6 +71,7 @@ class BatchPass:
 
     def add(self, servable: Inline) -> None:
         """Let a model run at the end of this pass; it stays until `run_inline` returns False."""
+        # call_soon runs after the callbacks of all sockets that were ready in this pass: they share the run.
         self._ready.append(servable)
         if not (self._called or self._held):
             self._called = True

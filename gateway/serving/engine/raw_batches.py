@@ -80,6 +80,7 @@ class OpenRawBatch:
         columns = zip(*[entry[2] for entry in entries], strict=True)
         for (name, shape, dtype), column in zip(self._inputs, columns, strict=True):
             whole = (shape[0] * count, *shape[1:]) if count > 1 else shape
+            # frombuffer copies nothing, so one request costs no copy; several cost the one of join.
             inputs[name] = np.frombuffer(column[0] if count == 1 else b"".join(column), dtype).reshape(whole)
         return inputs
 
@@ -170,6 +171,7 @@ class RawBatches:
         described, columns = [], []
         for output in batch.form.outputs:
             array, datatype = outputs[output.name], self._datatypes[output.name]
+            # What is irregular once would be so again: this form is answered by objects from now on.
             if array.dtype != datatype.dtype or not array.size:
                 batch.form.raw = False
                 batch.close()

@@ -222,6 +222,7 @@ class SessionWorker:
         callback(*values)
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
+        # One wake-up of the event loop per run. Futures would cost one per request.
         with suppress(RuntimeError):  # the event loop is closed: nothing can receive the call
             self._loop.call_soon_threadsafe(callback, *values)
 

@@ -149,6 +149,7 @@ class Http2Connection:
 
     def announce_drain(self) -> None:
         """Begin a graceful end: ask the peer to connect elsewhere; streams under way are still accepted."""
+        # Requests may be on their way. The greatest number tells the peer that none of them is lost (section 6.8).
         if not self.failed:
             self.sender.send_control(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
 
@@ -309,7 +310,7 @@ class Http2Connection:
             if stream is not None:
                 stream.state = PEER_DONE if ended else OPEN
                 self._events.append(StreamOpened(stream, ended))
-        elif self._closed_by_us.ignores(number, ended):
+        elif self._closed_by_us.ignores(number, ended):  # the peer sent it before our reset arrived (section 5.1)
             self._guard.control(self._now_ns)
             self._blocks.skim(block)
         else:
@@ -393,7 +394,7 @@ class Http2Connection:
         self._refuse(stream.id, code)
 
     def _end_sent(self, stream: Stream) -> None:
-        if stream.state == OPEN:
+        if stream.state == OPEN:  # the rest of the request is not wanted, and the response stands (section 8.1)
             self._send_reset(stream.id, Code.NO_ERROR)
         self._close(stream, WE_END)
 

@@ -46,16 +46,20 @@ class Guard:
 
     def control(self, now_ns: int) -> None:
         """Count a frame that requests nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
+        # Each is cheap to send and costs a look, or an answer (CVE-2019-9512, 9513, 9515, 9518).
         if not self._controls.take(now_ns):
             raise _calm("too many frames that ask for nothing")
 
     def reset(self, now_ns: int) -> None:
         """Count a stream that was reset, refused or broken."""
+        # A reset frees the peer's quota of streams at once: it could cause work without end ("rapid reset",
+        # CVE-2023-44487). The same holds if the peer lets us reset (CVE-2025-8671), so both sides' resets count.
         if not self._resets.take(now_ns):
             raise _calm("too many streams given up or broken")
 
     def unread(self, size: int) -> None:
         """Check the bytes that the peer caused and does not read."""
+        # Windows bound DATA only. Replies to PING and SETTINGS have none, and would fill memory (CVE-2019-9517).
         if size > self._limits.max_unread_bytes:
             raise _calm("replies are asked for and not read")
 

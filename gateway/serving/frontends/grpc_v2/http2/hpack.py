@@ -99,6 +99,8 @@ class Decoder:
                     self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
                     self._evict()
             size += len(header[0]) + len(header[1]) + ENTRY_BYTES
+            # Beyond the limit decoding goes on, without the headers: the table must stay equal to the peer's
+            # (RFC 7541, section 4), or all later blocks of the connection would be wrong.
             if size <= self._limit_bytes:
                 headers.append(header)
             elif size > SIZE_FACTOR * self._limit_bytes:
@@ -187,7 +189,7 @@ def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
         byte = block[place]
         place += 1
         value += (byte & 0x7F) << shift
-        if value > INTEGER_LIMIT or shift > 28:
+        if value > INTEGER_LIMIT or shift > 28:  # leading zeros could go on forever (RFC 7541, section 5.1)
             raise _broken("an integer is too large")
         if byte < 0x80:
             return value, place

@@ -77,6 +77,7 @@ class Sender:
 
         It is one piece if the windows allow it.
         """
+        # One piece is one write, and the peer's client is woken once. A small response costs the same as its headers.
         if (
             size > self.window
             or size > stream.send_window
@@ -107,7 +108,7 @@ class Sender:
         """Send body bytes: now, or when windows and transport allow."""
         size = len(payload)
         if not size:
-            return
+            return  # an empty frame says nothing, and peers count it as abuse (CVE-2019-9518)
         if stream.waiting is None:
             if size <= min(self.window, stream.send_window, self.frame_bytes) and not self.held:
                 self._send_data(stream, payload, size)
@@ -212,7 +213,7 @@ class Sender:
         if not waiting:
             stream.waiting = None
         elif isinstance(ending := waiting[0], Ending):
-            stream.waiting = None
+            stream.waiting = None  # gRPC ends with trailers: END_STREAM is on HEADERS, never on DATA (RFC 9113, 8.1)
             self._send_end(stream, ending.trailers)
 
     def _send_data(self, stream: Stream, payload: Piece, size: int) -> None:
@@ -228,6 +229,7 @@ class Sender:
     def _send_headers(self, stream: Stream, block: bytes, flags: int) -> None:
         """Send HEADERS, and CONTINUATION if the block exceeds the peer's frame size."""
         number, most = _stream_number(stream.id), self.frame_bytes
+        # The frames of a block are one piece: no other frame may come between them (RFC 9113, section 6.10).
         block, self._before = self._before + block, b""
         if len(block) <= most:
             self.send_control(opening(HEADERS, flags | END_HEADERS, len(block)) + number + block)

@@ -85,6 +85,7 @@ class ReceiveWindow:
         self._left -= length
         if self._left < 0:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        # Half: the peer still has the other half while WINDOW_UPDATE travels, and one is sent per many frames.
         if self._left >= self._most // 2:
             return 0
         used, self._left = self._most - self._left, self._most

@@ -133,15 +133,18 @@ class JournalWriter:
     def _write(self, batch: _Batch) -> None:
         if batch.whole is not None:
             durable.write_file(self._file, batch.whole, FILE_MODE)
+            # The name leads to a new file now; the open descriptor would still append to the old one.
             fresh = os.open(self._file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             os.close(self._descriptor)
             self._descriptor, self._end = fresh, len(batch.whole)
         if batch.rest:
-            view, at = memoryview(batch.rest), self._end  # a failed write before may have left a part there
+            # The whole rest is written again after a failure, not only synced. The kernel reports a failed write-back
+            # once and then counts the pages as clean (Rebello et al., USENIX ATC 2020); a part may be there, too.
+            view, at = memoryview(batch.rest), self._end
             while view:
                 written = os.pwrite(self._descriptor, view, at)
                 view, at = view[written:], at + written
-            os.fdatasync(self._descriptor)
+            os.fdatasync(self._descriptor)  # also of the size, which the next read needs; not of times (fdatasync(2))
             self._end = at
 
     def _tell(self, function: Callable[..., None], argument: object) -> None:
