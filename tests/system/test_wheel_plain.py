@@ -14,10 +14,14 @@ from tests.simulators import runtime_only
 from tests.simulators.daemon import QUIET, SHIPPED, SHORT_TRIALS, copy_model, running
 from tests.system.installation import clean_environment, run, wheel
 
-PROGRAMS = {"edge-gateway": "gateway.cli", "edge-agent": "gateway.device.agent.cli", "edge-fleet": "fleet.cli"}
+PROGRAMS = {
+    "edge-gateway": "gateway.cli",
+    "edge-agent": "gateway.device.agent.cli.parser",
+    "edge-fleet": "fleet.cli.parser",
+}
 HELP_OF_EVERY_VERB = """
 import contextlib, sys
-from {package}.parser import PROGRAM
+from {module} import PROGRAM
 for verb in PROGRAM.verbs:
     with contextlib.suppress(SystemExit):
         PROGRAM.main([verb.name, "--help"])
@@ -60,7 +64,7 @@ def test_every_program_has_the_one_version_and_help_for_every_verb(
     programs: Path, tmp_path: Path, program: str
 ) -> None:
     assert said(tmp_path, programs / program, "--version").stdout == f"{program} {__version__}\n"
-    script = HELP_OF_EVERY_VERB.format(package=PROGRAMS[program])
+    script = HELP_OF_EVERY_VERB.format(module=PROGRAMS[program])
     done = said(tmp_path, programs / "python", "-P", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("usage: ") == done.stdout.count("exit codes: ") > 5
