@@ -24,6 +24,11 @@ DOCUMENTS = [
     for path in sorted(ROOT.rglob("*.md"))
     if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 ]
+HOUSES = {
+    name: ROOT / name for name in ("gateway/common", "gateway/serving", "gateway/device", "gateway/workshop", "fleet")
+}
+"""Houses with a page of their own; the overview is the page of `gateway`."""
+FILE = r"`([\w./-]+(?:/|\.py|\.md|\.toml))`"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -105,3 +110,59 @@ def test_decisions_are_numbered_without_gaps() -> None:
 def test_every_decision_says_what_it_costs() -> None:
     decisions = sorted((ROOT / "gateway" / "decisions").glob("*.md"))[1:]
     assert [path.name for path in decisions if "\nCost" not in path.read_text()] == []
+
+
+def rows(house: str, *sections: str) -> list[list[str]]:
+    """Return the cells of all tables in sections of a house's page, without heads."""
+    text = (ROOT / house / "ARCHITECTURE.md").read_text()
+    found = re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    lines = [line for title, body in found if title in sections for line in body.splitlines()]
+    cells = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in lines if line.startswith("| ")]
+    return [row for row in cells if "---" not in row]
+
+
+def placed(house: str, path: str) -> Path:
+    """Return where a page's path leads: below its house, or below the repository if it begins with a folder of that."""
+    inside = ROOT / house / path
+    return inside if inside.exists() else ROOT / path
+
+
+@pytest.mark.parametrize("house", ["gateway", *HOUSES])
+def test_every_path_and_name_of_the_architecture_exists(house: str) -> None:
+    tables = rows(house, "Five houses", "Entry points", "Extensions")
+    assert len(tables) > 10
+    text = "\n".join(cell for row in tables for cell in row)
+    assert [path for path in re.findall(FILE, text) if not placed(house, path).exists()] == []
+    missing = [
+        (path, name)
+        for path, names in re.findall(r"`([\w./]+\.py)`((?:,? `\w+`)+)", text)
+        for name in re.findall(r"`(\w+)`", names)
+        if not re.search(rf"\b{name}\b", placed(house, path).read_text())
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_the_architecture_names_every_package_and_only_modules_that_exist(house: str) -> None:
+    folder, tables = HOUSES[house], rows(house, "Packages")
+    named = {path.rstrip("/") for head, _ in tables for path in re.findall(r"`([\w/]+/)`", head)}
+    packages = {str(file.parent.relative_to(folder)) for file in folder.rglob("__init__.py")} - {"."}
+    assert sorted(named - packages) == []
+    assert sorted(package for package in packages - named if "migrations" not in package) == []
+    unknown = []
+    for head, text in tables:
+        below = [folder / path for path in re.findall(r"`([\w/]+)/`", head)] or [folder]
+        source = "".join(file.read_text() for place in below for file in place.rglob("*.py"))
+        modules = {file.stem for file in folder.rglob("*.py")} | {
+            file.name for file in folder.rglob("*") if file.is_dir()
+        }
+        words = set(re.findall(r"`([a-z_0-9]+)`", text))
+        unknown += [(head, word) for word in sorted(words - modules) if not re.search(rf"\b{word}\b", source)]
+    assert unknown == []
+
+
+def test_the_new_paths_of_the_history_exist() -> None:
+    moved = [new for _, new in rows("gateway", "History: old paths")]
+    paths = re.findall(r"`((?:gateway|fleet)/[\w/.]+)`", " ".join(moved))
+    assert len(paths) > 15
+    assert [path for path in paths if not (ROOT / path).exists()] == []
