@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shutil
 import subprocess
@@ -387,21 +386,3 @@ def test_the_table_of_log_events_names_their_fields(file: Path) -> None:
 
 def event_rows(document: Path) -> list[tuple[str, str, str]]:
     return re.findall(EVENT_ROW, document.read_text("utf-8"), re.MULTILINE)
-
-
-def test_a_key_that_is_no_setting_any_more_names_a_constant_that_exists():
-    """`CONSTANTS` of a settings class: full names of constants by the keys that they replaced."""
-    for file, tree in TREES.items():
-        for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-            for node in kind.body:
-                if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CONSTANTS":
-                    module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
-                    settings = getattr(module, kind.name)
-                    for key, name in settings.CONSTANTS.items():
-                        home, _, constant = name.rpartition(".")
-                        assert hasattr(importlib.import_module(home), constant), (
-                            f"{named(file)}: {kind.name}.{key}: {name}"
-                        )
-                        assert key not in settings.__dataclass_fields__, (
-                            f"{named(file)}: {kind.name}.{key} is a setting"
-                        )

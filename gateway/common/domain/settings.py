@@ -51,12 +51,8 @@ def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
 def read_settings(settings: type[S], table: Table) -> S:
     """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    `CONSTANTS: ClassVar[Mapping[str, str]]` of a class: constants of the source by the keys that they replaced.
     Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
-    for key, constant in getattr(settings, "CONSTANTS", {}).items():
-        if key in table:
-            table.refuse(key, f"is not a setting any more but a constant of the source, {constant}; remove the line")
     hints = typing.get_type_hints(settings)
     values = {
         spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)
