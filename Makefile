@@ -108,12 +108,16 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 # HOUSE=fleet: the tests of one house, which are folders of these names
 HOUSE_TESTS = $(wildcard $(addsuffix /$(HOUSE),tests/unit tests/contract tests/system))
+ifdef HOUSE
+ifeq ($(HOUSE_TESTS),)
+$(error no house $(HOUSE): name one of common, serving, device, workshop, fleet)
+endif
+endif
 .PHONY: tested
 tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
 ifdef HOUSE
-	@[ -n "$(HOUSE_TESTS)" ] || { echo "no house $(HOUSE): common, serving, device, workshop or fleet"; exit 2; }
 	@$(PYTEST) $(HOUSE_TESTS)
 else
 	@$(MAKE) --no-print-directory check

@@ -89,7 +89,7 @@ def import_token_key(folder: Path, name: str, uri: str, ask: Ask) -> PublicKey:
     number, label = (int(parsed.path) if parsed.path else None, dict(parse_qsl(parsed.query)).get("label"))
     try:
         uri, key = HSMSigner.import_(number, label, lambda secret: ask(f"{secret} of {uri}"))
-    except Exception as error:
+    except Exception as error:  # a token's library raises errors of its own, which no import names here
         raise _token_problem(uri, error) from error
     public = PublicKey(name, key, uri)
     _write_public(folder, public)
@@ -152,7 +152,7 @@ class TokenSigner(Signer):
         """Sign `payload`. Raise UnreachableError."""
         try:
             return self._inner.sign(payload)
-        except Exception as error:
+        except Exception as error:  # as above: any error of the token's library
             raise _token_problem(self._uri, error) from error
 
 

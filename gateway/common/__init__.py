@@ -1,1 +1,1 @@
-"""What two houses share: values, signatures, files, transfers, wire and terminal."""
+"""Packages that two houses use: values, signatures, files, transfers, HTTP sockets and the terminal."""
