@@ -19,12 +19,13 @@ from typing import NoReturn
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.document import parse_toml
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.common.domain.settings import constants
 from gateway.common.domain.settings_layer import SettingsLayer, refused_keys
 from gateway.common.domain.settings_trial import TRIAL_LIMIT_S
 from gateway.common.store.errors import StoreError
 from gateway.serving.assembly import matching_profile
 from gateway.serving.committed.store import CommittedStore
-from gateway.serving.config import Config, check_listeners, read_security
+from gateway.serving.config import SECTIONS, Config, check_listeners, read_security
 from gateway.serving.domain.ports import SettingsStanding
 from gateway.serving.store.settings_record import SettingsRecord, StoredSettings, read_record, write_record
 
@@ -215,7 +216,9 @@ class SettingsControl:
         if judged.problem:
             raise VariantError(judged.problem)
         document = await asyncio.to_thread(parse_toml, judged.toml, activation.target)
-        if refused := refused_keys(document, judged.permitted):
+        # The check of the whole configuration, which follows, refuses constants by their names.
+        fixed = [f"{table}.{name}" for table, kind in SECTIONS.items() for name in constants(kind)]
+        if refused := refused_keys(document, [*judged.permitted, *fixed]):
             raise VariantError(
                 f"{activation.target} sets {', '.join(refused):.300}, which no policy of this device permits; "
                 'let a signed policy list them under "settings"'

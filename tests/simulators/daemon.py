@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.simulators import runtime_only
+from gateway.serving.config import SECTIONS
+from tests.simulators import constants, runtime_only
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "models"
@@ -61,12 +62,13 @@ class Daemon:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.models, self.state = folder, models, state or folder / "state"
         self.config_file, self.log_file = folder / "edge-gateway.toml", folder / "log.jsonl"
-        self.config_file.write_text(config)
+        settings, given = constants.take(config, SECTIONS)
+        self.config_file.write_text(settings)
         self.heard: list[str] = []
         listens = [option for name, ads in (("grpc", grpc), ("http", http)) for a in ads for option in (f"--{name}", a)]
         self.options = ["--config", str(self.config_file), "--models", str(models), "--state", str(self.state)]
         self.options += [*listens, "--mqtt", mqtt, *arguments]
-        self._environ, self._command = dict(environ or {}), tuple(command)
+        self._environ, self._command = dict(environ or {}), constants.command(command, given)
         self._process: subprocess.Popen[bytes] | None = None
         self._notified: socket.socket | None = None
         self._log_begin = 0

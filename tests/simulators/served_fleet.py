@@ -20,12 +20,14 @@ from typing import Any
 import httpx
 
 from fleet.controller.access import Role
-from fleet.controller.config import FleetConfig
+from fleet.controller.config import SECTIONS, FleetConfig
 from fleet.controller.database import enrolment, migrate, tokens
 from fleet.controller.database.credentials import new_credential
 from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import read_place
+from fleet.publisher.settings import FleetSettings
 from tests.load.machine import read
+from tests.simulators import constants
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -195,9 +197,11 @@ def _replica(folder: Path, number: int, database: str, tables: Tables, core: int
     given: dict[str, dict[str, Any]] = {"listen": {"addresses": [f"127.0.0.1:{port}"]}, "database": {"url": database}}
     for name, table in tables.items():
         given[name] = {**given.get(name, {}), **table}
-    (own / "fleet.toml").write_text("\n".join(_toml(given)))
+    settings, fixed = constants.take("\n".join(_toml(given)), {"": FleetSettings, **SECTIONS})
+    (own / "fleet.toml").write_text(settings)
     pinned = () if core is None else ("taskset", "--cpu-list", str(core))
-    words = [*pinned, sys.executable, "-m", "fleet", "serve", "--log-level", "warning", "--dir", str(own)]
+    program = constants.command((*pinned, sys.executable, "-m", "fleet"), fixed)
+    words = [*program, "serve", "--log-level", "warning", "--dir", str(own)]
     return Replica(own, f"https://localhost:{port}", words)
 
 

@@ -1,11 +1,14 @@
-"""Settings: frozen dataclasses that packages declare, built from the tables of a TOML file. Unknown keys are errors."""
+"""Settings: frozen dataclasses that packages declare, built from the tables of a TOML file. Unknown keys are errors.
+
+A `ClassVar` of such a class is a constant, which nobody needed to change: a file that sets it is refused with its name.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from gateway.common.domain.document import Table, read_document
@@ -54,6 +57,9 @@ def read_settings(settings: type[S], table: Table) -> S:
     Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
     hints = typing.get_type_hints(settings)
+    for name in filter(table.__contains__, constants(settings)):
+        what = f"the constant {settings.__module__}.{settings.__name__}.{name} ({getattr(settings, name)!r:.80})"
+        table.refuse(name, f"is not a setting but {what}; take this key out")
     values = {
         spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)
         for spec in dataclasses.fields(typing.cast("Any", settings))
@@ -64,6 +70,13 @@ def read_settings(settings: type[S], table: Table) -> S:
         return settings(**values)
     except ConfigurationError as error:
         table.refuse(error.key, error.problem)
+
+
+def constants(settings: type[Any]) -> Iterator[str]:
+    """Yield the names of the constants of a settings dataclass: keys that a file cannot set."""
+    for name, hint in typing.get_type_hints(settings).items():
+        if typing.get_origin(hint) is typing.ClassVar:
+            yield name
 
 
 def check_above_zero(settings: object, table: str, *names: str, high: float = NUMBER_LIMIT) -> None:
