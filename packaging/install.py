@@ -85,13 +85,13 @@ def uninstall(layout: Layout) -> None:
     if layout.live:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
-        _say(f"kept {path}, because it was changed")
+        say(f"kept {path}, because it was changed")
     for state, what in {layout.profiles: "your device profiles", **layout.states}.items():
         if layout.real(state).exists():
-            _say(f"kept {state} ({what}); remove it with: rm -r {state}")
+            say(f"kept {state} ({what}); remove it with: rm -r {state}")
     if layout.live:
         users = "edge-agent and edge-gateway"
-        _say(f"kept the users {users}, which may own files; remove them with: userdel edge-agent; userdel edge-gateway")
+        say(f"kept the users {users}, which may own files; remove them with: userdel edge-agent; userdel edge-gateway")
 
 
 # ---- the virtual environment ----------------------------------------------------------------------------------------
@@ -100,11 +100,11 @@ def uninstall(layout: Layout) -> None:
 def _build_environment(layout: Layout, build: Path, options: argparse.Namespace) -> str:
     """Build a new version: dependencies by hash, our wheel, byte code, launchers. Return its name."""
     stage, python = layout.home.stage(), _interpreter(options.python)
-    _say("building the wheel")
-    tools = options.tools or _tools(build)
-    _run(tools, "-m", "hatchling", "build", "-t", "wheel", "-d", str(build / "wheel"), cwd=SOURCE)
-    _say(f"installing the runtimes for {python} (about 500 MB on disk)")
-    _run(*environment.creation(python, stage))
+    say("building the wheel")
+    tools = options.tools or make_tools(build)
+    run(tools, "-m", "hatchling", "build", "-t", "wheel", "-d", str(build / "wheel"), cwd=SOURCE)
+    say(f"installing the runtimes for {python} (about 500 MB on disk)")
+    run(*environment.creation(python, stage))
     pip = (
         str(tools),
         "-m",
@@ -114,8 +114,8 @@ def _build_environment(layout: Layout, build: Path, options: argparse.Namespace)
         "install",
         *environment.PIP_OPTIONS,
     )
-    _run(*pip, "--require-hashes", "-r", str(options.lock))
-    _run(*pip, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
+    run(*pip, "--require-hashes", "-r", str(options.lock))
+    run(*pip, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
     environment.make_relocatable(stage)
     (wheel,) = (build / "wheel").glob("*.whl")
     name = _name(layout, wheel, options.lock)
@@ -130,7 +130,7 @@ def _name(layout: Layout, wheel: Path, lock: Path) -> str:
     return f"{wheel.name.split('-')[1]}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
-def _tools(build: Path) -> Path:
+def make_tools(build: Path) -> Path:
     """Return an interpreter that has pip and hatchling, for as long as this takes."""
     made = subprocess.run([sys.executable, "-m", "venv", str(build / "tools")], check=False)
     if made.returncode:
@@ -138,12 +138,12 @@ def _tools(build: Path) -> Path:
     python = build / "tools" / "bin" / "python3"
     lock = SOURCE / "packaging" / "build.txt"
     pip = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    _run(python, *pip, "--no-deps", "--require-hashes", "-r", str(lock))
+    run(python, *pip, "--no-deps", "--require-hashes", "-r", str(lock))
     return python
 
 
 def _compile(stage: Path, final: Path) -> None:
-    _say("compiling")
+    say("compiling")
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
     subprocess.run(environment.compilation(stage, final), check=False, env=variables)
 
@@ -173,7 +173,7 @@ def _interpreter(named: str) -> str:
         real = os.path.realpath(answer.stdout.strip())
         if not answer.returncode and not real.startswith(PRIVATE):
             return real
-        _say(f"not {real}: the service needs Python 3.11 to 3.14, and cannot look into /root and /home")
+        say(f"not {real}: the service needs Python 3.11 to 3.14, and cannot look into /root and /home")
     raise InstallError("no suitable Python; install one that every user can read and name it: make install PYTHON=…")
 
 
@@ -197,7 +197,7 @@ def _place_configuration(layout: Layout, record: Record, place: Path, sample: st
     """Write the sample, unless the operator has written over the one that was installed."""
     real = layout.real(place)
     if real.exists() and digest(real) != record.files.get(str(place)):
-        _say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")
+        say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")
         record.files.setdefault(str(place), "changed")
         return
     _write(layout, record, place, (SOURCE / "packaging" / sample).read_text())
@@ -229,18 +229,18 @@ def _remove(real: Path, known: str) -> bool:
 
 def _tell_the_system(layout: Layout) -> None:
     for name in environment.PROGRAMS:
-        _say(f"installed {layout.real(layout.bin / name)}")
+        say(f"installed {layout.real(layout.bin / name)}")
     if not layout.live:
-        _say("an image needs its user at first boot: systemd-sysusers makes it there")
+        say("an image needs its user at first boot: systemd-sysusers makes it there")
         return
     if shutil.which("systemd-sysusers"):
-        _run("systemd-sysusers", str(layout.units / "sysusers.d" / "edge-gateway.conf"))
+        run("systemd-sysusers", str(layout.units / "sysusers.d" / "edge-gateway.conf"))
     _run_if_booted("systemctl", "daemon-reload")
     _run_if_booted("udevadm", "control", "--reload")
     _run_if_booted("udevadm", "trigger", "--subsystem-match=powercap", "--action=add")
-    _say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
-    _say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
-    _say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")
+    say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
+    say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
+    say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")
 
 
 def _run_if_booted(*command: str) -> None:
@@ -249,11 +249,11 @@ def _run_if_booted(*command: str) -> None:
         subprocess.run(command, check=False)
 
 
-def _run(*command: str | Path, cwd: Path | None = None) -> None:
+def run(*command: str | Path, cwd: Path | None = None) -> None:
     subprocess.run([str(part) for part in command], check=True, cwd=cwd)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()  # before what the programs we start print
 

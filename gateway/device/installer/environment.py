@@ -62,6 +62,11 @@ def requirements_text(wheels: Sequence[tuple[Path, str]]) -> str:
     return "".join(f"{wheel} --hash=sha256:{digest}\n" for wheel, digest in wheels)
 
 
+def launcher_text(name: str, package: str) -> str:
+    """Return the program `name`, which runs a package in the environment beside it."""
+    return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")
+
+
 def make_relocatable(stage: Path) -> None:
     """Remove what names the staging folder, and add launchers.
 
@@ -73,8 +78,7 @@ def make_relocatable(stage: Path) -> None:
             program.unlink()
     for name, package in PROGRAMS.items():
         launcher = programs / name
-        state = STATE if name == "edge-agent" else ""
-        launcher.write_text(LAUNCHER.replace("{package}", package).replace("{state}", state))
+        launcher.write_text(launcher_text(name, package))
         launcher.chmod(0o755)
     settings = stage / "pyvenv.cfg"
     lines = settings.read_text().splitlines(keepends=True)
