@@ -61,7 +61,7 @@ EXTRAS = {
     "edge-gateway-camera": ("camera",),
     WORKSHOP: ("workshop",),
 }
-"""Extras of pyproject.toml that each package holds. A wheel that several need is in the first, which the others need."""
+"""Extras of pyproject.toml that each package holds. A wheel that several need is in the first of them."""
 QUANTIZERS = ("absl-py", "immutabledict", "networkx", "safetensors", "scipy")
 """What the tools of the extra `workshop` import. They name far more (requirements/workshop.in)."""
 LOCKS: Mapping[str, tuple[str, ...]] = {
@@ -74,12 +74,25 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
 """Locked requirements, and which of them are wanted: all if none is named."""
 LEFT_OUT = ("openvino-telemetry", "polyfactory", "faker", "pip", "tzdata")
 """Usage reporter, makers of examples, installer; and the time zones that Debian's tzdata has."""
-DROPPED = ("*/tests/*", "*.pyi", "*.pxd", "*/include/*", "*.dist-info/RECORD", "*.data/*", "*.a", "*.lib", "*.cmake")
+DROPPED = (
+    *("*/tests/*", "*/test/*", "*_tests.cpython-*", "*/test-*.sh", "*/.gitignore", "*.pyi", "*.pxd", "*/include/*"),
+    *("*.dist-info/RECORD", "*.data/*", "*.a", "*.lib", "*.cmake", "numpy/f2py/*"),
+    "onnxruntime/capi/libonnxruntime.so*",  # for programs in C: Python's module holds all of it
+)
 """Files of wheels that no program here reads."""
-QUANTIZING = ("onnxruntime/quantization/*", "onnxruntime/transformers/*", "onnxruntime/tools/*", "onnxruntime/datasets/*")
+QUANTIZING = (
+    "onnxruntime/quantization/*",
+    "onnxruntime/transformers/*",
+    "onnxruntime/tools/*",
+    "onnxruntime/datasets/*",
+)
 """Files of ONNX Runtime that only the workshop imports."""
 SCRIPTS = {
-    "postinst": "if [ \"$1\" = configure ]; then py3compile -p {package} {home}; fi\n",
+    "postinst": """case "$1" in
+configure) py3compile -p {package} {home} ;;
+triggered) [ ! -d /run/systemd/system ] || deb-systemd-invoke try-restart edge-gateway.service edge-agent.service ;;
+esac
+""",
     "prerm": "py3clean -p {package}\n",
 }
 """What maintainer scripts do beside debhelper's part: byte code halves the time of a start."""
@@ -247,7 +260,9 @@ class Build:
         if package in {GATEWAY, FLEET}:
             (home / "bin").mkdir()
             (home / "bin/python3").symlink_to(f"/usr/bin/python3.{self.release.python}")
-            (home / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.{self.release.python}\n")
+            (home / "pyvenv.cfg").write_text(
+                f"home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.{self.release.python}\n"
+            )
         documents = root / "usr/share/doc" / package
         documents.mkdir(parents=True)
         (documents / "sbom.cdx.json").write_text(self.bill(package, wheels))
@@ -276,10 +291,14 @@ class Build:
 
     def licences(self, package: str, wheels: Mapping[str, Wheel]) -> str:
         """Return the text of `copyright`: our licence, and that of each wheel with the place of its texts."""
-        rows = [f"  {wheel.name} {wheel.version}: {wheel.licence}" for _, wheel in sorted(wheels.items())]
-        text = (SOURCE / "packaging/debian/copyright").read_text()
-        more = FFMPEG if "av" in wheels else ""
-        return f"{text}\n{package} holds these distributions of the Python Package Index. Their licence texts are in\n*.dist-info/licenses beside their code:\n" + "\n".join(rows) + f"\n{more}"
+        lines = [
+            (SOURCE / "packaging/debian/copyright").read_text(),
+            f"{package} holds these distributions of the Python Package Index. The texts of their licences are in",
+            "*.dist-info beside their code:",
+            *(f"  {wheel.name} {wheel.version}: {wheel.licence}" for _, wheel in sorted(wheels.items())),
+            FFMPEG if "av" in wheels else "",
+        ]
+        return "\n".join(lines)
 
     def add_programs(self) -> None:
         """Add launchers, samples and units, which are those of `make install` with /usr in place of its prefix."""
@@ -300,6 +319,12 @@ class Build:
             (debian / f"{owner}.service").write_text(re.sub(r"/usr/local/bin|/opt/edge-fleet/bin", "/usr/bin", unit))
             documents = self.work / "source/stage" / owner / "usr/share/doc" / owner
             shutil.copy(SOURCE / "packaging/README.md", documents)
+            if owner == GATEWAY:
+                share = self.work / "source/stage" / owner / "usr/share" / owner
+                share.mkdir()
+                for name in ("device_profiles", "models"):
+                    site = f"../../lib/edge-gateway/lib/python3.{self.release.python}/site-packages"
+                    (share / name).symlink_to(f"{site}/gateway/_share/{name}")
             if owner != FLEET:
                 etc = self.work / "source/stage" / owner / "etc/edge-gateway"
                 etc.mkdir(parents=True)
@@ -313,11 +338,15 @@ class Build:
         """Write what debhelper reads beside packaging/debian: the changelog, and what depends on the release."""
         debian = self.work / "source/debian"
         when = email.utils.formatdate(self.time_s)
-        entry = f"edge-inference-gateway ({self.version}) {self.suite}; urgency=medium\n\n  * CHANGELOG.md says what is new.\n\n"
-        (debian / "changelog").write_text(f"{entry} -- {MAINTAINER}  {when}\n")
-        python = f"python3 (>= 3.{self.release.python}~), python3 (<< 3.{self.release.python + 1}~)"
+        head = f"edge-inference-gateway ({self.version}) {self.suite}; urgency=medium"
+        entry = f"{head}\n\n  * CHANGELOG.md says what is new.\n\n -- {MAINTAINER}  {when}\n"
+        (debian / "changelog").write_text(entry)
+        needed = f"libc6 (>= 2.28), python3 (>= 3.{self.release.python}~), python3 (<< 3.{self.release.python + 1}~)"
+        control = debian / "control"
+        control.write_text(control.read_text().replace("${python:Depends}", needed))
+        overrides = (debian / "overrides").read_text()
         for package in (*EXTRAS, FLEET):
-            (debian / f"{package}.substvars").write_text(f"python:Depends={python}\n")
+            (debian / f"{package}.lintian-overrides").write_text(overrides)
 
     def run(self, destination: Path) -> list[Path]:
         """Build, and return the packages. Raises InstallError, OSError, CalledProcessError."""
@@ -334,11 +363,19 @@ class Build:
         for path in sorted((self.work / "source").rglob("*"), reverse=True):
             os.utime(path, (self.time_s, self.time_s), follow_symlinks=False)
         say("building the packages")
-        built = {**os.environ, "SOURCE_DATE_EPOCH": str(self.time_s), "DEB_BUILD_OPTIONS": "nostrip nocheck parallel=2"}
-        words = ("dpkg-buildpackage", "--build=binary", "--no-check-builddeps", "--unsigned-changes", f"--host-arch={self.architecture}")
+        built = {**os.environ, "SOURCE_DATE_EPOCH": str(self.time_s), "DEB_BUILD_OPTIONS": "parallel=2"}
+        words = (
+            "dpkg-buildpackage",
+            "--build=binary",
+            "--no-check-builddeps",
+            "--unsigned-changes",
+            f"--host-arch={self.architecture}",
+        )
         done = subprocess.run(words, cwd=self.work / "source", env=built, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise InstallError(f"dpkg-buildpackage ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+            raise InstallError(
+                f"dpkg-buildpackage ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}"
+            )
         destination.mkdir(parents=True, exist_ok=True)
         return [Path(shutil.copy(file, destination)) for file in sorted(self.work.glob("*.deb"))]
 

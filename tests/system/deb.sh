@@ -1,0 +1,63 @@
+#!/bin/bash
+# Boots the Debian in the folder ROOT, in which /debs has two versions of the packages: deb.sh ROOT. ROOT/result holds what
+# the script inside wrote. Run by test_deb.py in a mount namespace of its own.
+set -euo pipefail
+root=$1
+mkdir -p "$root/result" "$root/etc/systemd/system"
+cat > "$root/result.sh" <<'INSIDE'
+cd /result || exit 1
+exec 2> errors
+old=/debs/0.2.0 new=/debs/0.2.1
+export DEBIAN_FRONTEND=noninteractive
+ready() { for _ in $(seq 600); do curl -sf http://127.0.0.1:8000/v2/health/ready >/dev/null && return; sleep 0.2; done; }
+dpkg -i $old/edge-gateway_*.deb $old/edge-agent_*.deb > dpkg.install
+ready
+systemctl is-active edge-gateway > active
+systemctl is-active edge-agent > agent
+edge-gateway --version > version.before
+models=/usr/share/edge-gateway/models
+edge-gateway infer meter-reader --npz $models/meter-reader/1/golden.npz --url 127.0.0.1:8000 --output json > infer
+edge-software status > software 2>&1
+edge-gateway explain meter-reader --json > runtimes.before
+dpkg -i $old/edge-gateway-openvino_*.deb > dpkg.openvino
+sleep 1; ready
+edge-gateway doctor > runtimes.after
+echo '[log]' >> /etc/edge-gateway/edge-gateway.toml
+dpkg -i $new/edge-gateway_*.deb $new/edge-agent_*.deb $new/edge-gateway-openvino_*.deb > dpkg.upgrade
+ready
+edge-gateway --version > version.after
+curl -s http://127.0.0.1:8000/v2 | sed 's/.*"version": *"\([^"]*\)".*/\1/' | tr -d '\n' > served.after
+grep -c '^.log.$' /etc/edge-gateway/edge-gateway.toml > kept
+dpkg -i $old/edge-gateway_*.deb $old/edge-agent_*.deb $old/edge-gateway-openvino_*.deb > dpkg.downgrade
+ready
+edge-gateway --version > version.down
+(cd /usr/lib/edge-gateway/lib/python3*/site-packages && ls -d pip faker polyfactory openvino_telemetry */tests) > unwanted 2>/dev/null
+dpkg --purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
+ls -d /usr/lib/edge-gateway /etc/edge-gateway /var/lib/edge-gateway /var/lib/edge-agent /usr/share/edge-gateway > left 2>/dev/null
+getent passwd > users
+touch end
+INSIDE
+cat > "$root/etc/systemd/system/watch.service" <<UNIT
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+TimeoutStartSec=1200
+ExecStart=/bin/bash /result.sh
+ExecStopPost=/bin/systemctl poweroff --force
+UNIT
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -sf ../watch.service "$root/etc/systemd/system/multi-user.target.wants/watch.service"
+place=
+if [ ! -d /run/systemd/system ]; then
+    # No systemd outside: stay where we are, but in control groups of our own.
+    place=--keep-unit
+    for controller in systemd devices pids; do
+        group=/sys/fs/cgroup/$controller/edge-gateway-deb
+        if [ -d "/sys/fs/cgroup/$controller" ]; then mkdir -p "$group"; echo $$ > "$group/cgroup.procs"; fi
+    done
+    mkdir -p "$root/etc/systemd/system.conf.d"
+    printf '[Manager]\nDefaultMemoryAccounting=no\n' > "$root/etc/systemd/system.conf.d/groups.conf"
+fi
+exec systemd-nspawn --quiet --directory="$root" --register=no $place --machine=edge-gateway-deb --private-network \
+    --link-journal=no --console=pipe --boot

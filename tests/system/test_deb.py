@@ -1,0 +1,98 @@
+"""Debian packages in a booted Debian 12: install, serve, add a runtime, upgrade, downgrade, purge.
+
+Needs root, mmdebstrap and systemd-nspawn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.installation import REPOSITORY, run
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+LIMIT_S = 1500.0
+INCLUDED = "systemd,systemd-sysv,dbus,python3,udev,libstdc++6,libgomp1,procps,curl"
+OLD, NEW = "0.2.0", "0.2.1"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build two versions. Return the folder that has a folder of packages for each."""
+    folder = tmp_path_factory.mktemp("deb")
+    for version in (OLD, NEW):
+        source = folder / f"source-{version}"
+        shutil.copytree(
+            REPOSITORY,
+            source,
+            symlinks=True,
+            ignore=shutil.ignore_patterns(".venv*", ".git", "build", "dist", ".*cache"),
+        )
+        stated = source / "gateway/__init__.py"
+        stated.write_text(re.sub(r'__version__ = ".*"', f'__version__ = "{version}"', stated.read_text()))
+        environ = {**os.environ, "ZSTD_LEVEL": "1", "SOURCE_DATE_EPOCH": "1790000000"}
+        run(
+            sys.executable,
+            "packaging/deb.py",
+            "--dest",
+            folder / "debs" / version,
+            cwd=source,
+            env=environ,
+            limit_s=LIMIT_S,
+        )
+        shutil.rmtree(source)
+    return folder / "debs"
+
+
+@pytest.fixture(scope="module")
+def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Boot once. Return what was written inside, by file name."""
+    folder = tmp_path_factory.mktemp("boot")
+    root = folder / "root"
+    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={INCLUDED}", "bookworm", root, limit_s=LIMIT_S)
+    shutil.copytree(packages, root / "debs")
+    script = Path(__file__).with_name("deb.sh")
+    done = run("unshare", "--mount", "bash", script, root, check=False, limit_s=LIMIT_S)
+    result = root / "result"
+    assert (result / "end").exists(), f"it did not boot: {done.stdout}{done.stderr}"
+    answers = {file.name: file.read_text() for file in result.iterdir()}
+    shutil.rmtree(folder)
+    return answers
+
+
+def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str]) -> None:
+    assert seen["active"] == "active\n"
+    assert json.loads(seen["infer"])["model"] == "meter-reader"
+    assert seen["agent"] == "inactive\n", "it does nothing before the device joins a fleet"
+
+
+def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str]) -> None:
+    assert "openvino" not in seen["runtimes.before"]
+    assert "openvino" in seen["runtimes.after"]
+
+
+def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, str]) -> None:
+    assert (seen["version.before"], seen["version.after"]) == (f"edge-gateway {OLD}\n", f"edge-gateway {NEW}\n")
+    assert seen["served.after"] == NEW
+    assert seen["kept"] == "1\n"
+    assert seen["version.down"] == f"edge-gateway {OLD}\n"
+
+
+def test_purge_leaves_nothing_but_the_users(seen: dict[str, str]) -> None:
+    assert seen["left"] == ""
+    assert "edge-gateway" in seen["users"]
+
+
+def test_the_installer_of_versions_leaves_packages_to_dpkg(seen: dict[str, str]) -> None:
+    assert "apt" in seen["software"]
+
+
+def test_no_program_of_a_developer_is_installed(seen: dict[str, str]) -> None:
+    assert seen["unwanted"] == ""
