@@ -7,7 +7,11 @@ LOCK ?= requirements/runtime.txt
 TOOLS ?=
 INSTALL := packaging/install.py
 
-.PHONY: install uninstall lock-build debian-boot debian-arm64
+# Release and architecture of the Debian packages: bookworm, noble or trixie; amd64 or arm64
+SUITE ?= bookworm
+ARCH ?= amd64
+
+.PHONY: install uninstall deb lock-build debian-boot debian-arm64
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
 	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
@@ -16,6 +20,10 @@ install: ## put the gateway, its unit and its configuration in place (as root; D
 uninstall: ## take it away again; state and a changed configuration stay
 	@$(PYTHON) -B $(INSTALL) uninstall --destdir "$(DESTDIR)" --prefix "$(PREFIX)"
 
+deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, noble or trixie and ARCH=amd64 or arm64
+	@packaging/debian-packages debhelper dpkg-dev zstd
+	@$(BIN)/python -B packaging/deb.py --suite $(SUITE) --arch $(ARCH)
+
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
@@ -23,7 +31,7 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 # The test that boots the unit needs systemd-nspawn.
 test-long: debian-boot
 debian-boot:
-	@packaging/debian-packages systemd-container
+	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd lintian
 
 # The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64
