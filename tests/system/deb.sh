@@ -18,16 +18,16 @@ edge-gateway --version > version.before
 models=/usr/share/edge-gateway/models
 edge-gateway infer meter-reader --npz $models/meter-reader/1/golden.npz --url 127.0.0.1:8000 --output json > infer
 edge-software status > software 2>&1
-edge-gateway explain meter-reader --json > runtimes.before
+edge-gateway doctor > runtimes.before
 dpkg -i $old/edge-gateway-openvino_*.deb > dpkg.openvino
 sleep 1; ready
 edge-gateway doctor > runtimes.after
-echo '[log]' >> /etc/edge-gateway/edge-gateway.toml
+echo '# changed here' >> /etc/edge-gateway/edge-gateway.toml
 dpkg -i $new/edge-gateway_*.deb $new/edge-agent_*.deb $new/edge-gateway-openvino_*.deb > dpkg.upgrade
 ready
 edge-gateway --version > version.after
 curl -s http://127.0.0.1:8000/v2 | sed 's/.*"version": *"\([^"]*\)".*/\1/' | tr -d '\n' > served.after
-grep -c '^.log.$' /etc/edge-gateway/edge-gateway.toml > kept
+grep -c '^# changed here' /etc/edge-gateway/edge-gateway.toml > kept
 dpkg -i $old/edge-gateway_*.deb $old/edge-agent_*.deb $old/edge-gateway-openvino_*.deb > dpkg.downgrade
 ready
 edge-gateway --version > version.down

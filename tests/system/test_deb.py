@@ -69,7 +69,7 @@ def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str]) -> None:
     assert seen["active"] == "active\n"
-    assert json.loads(seen["infer"])["model"] == "meter-reader"
+    assert json.loads(seen["infer"])["model_name"] == "meter-reader"
     assert seen["agent"] == "inactive\n", "it does nothing before the device joins a fleet"
 
 
