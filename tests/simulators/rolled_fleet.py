@@ -151,9 +151,7 @@ class RolledFleet:
         """Return all facts of a rollout."""
         found: list[Fact] = []
         with self.database.read() as connection:
-            while page := rollouts.facts_of(
-                connection, rollout, self.database.settings, after=found[-1].seq if found else 0
-            ):
+            while page := rollouts.facts_of(connection, rollout, 10_000, after=found[-1].seq if found else 0):
                 found += map(fact_of, page)
         return found
 

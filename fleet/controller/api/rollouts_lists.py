@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -60,8 +59,7 @@ def list_facts(
     known_rollout(request, rollout)
     control = control_of(request)
     with control.database.read() as connection:
-        settings = replace(control.database.settings, facts_limit_rows=limit)
-        found = rollouts.facts_of(connection, rollout, settings, after=after)
+        found = rollouts.facts_of(connection, rollout, limit, after=after)
     return page(control, found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
 
 

@@ -107,11 +107,11 @@ def test_facts_are_numbered_without_gaps(database: Database) -> None:
         assert rollouts.record(connection, "r-1", [], SETTINGS) == 2
         assert rollouts.record(connection, "r-1", facts[1:], SETTINGS, expected=2) == 3
     with database.read() as connection:
-        kept = rollouts.facts_of(connection, "r-1", SETTINGS)
+        kept = rollouts.facts_of(connection, "r-1", 10)
         assert [fact.sequence for fact in kept] == [1, 2, 3]
         assert [NewFact(*_of(fact)) for fact in kept] == [*facts, facts[1]]
-        assert rollouts.facts_of(connection, "r-1", SETTINGS, after=1, device="camera-1") == kept[1:]
-        assert rollouts.facts_of(connection, "r-1", DatabaseSettings(facts_limit_rows=2)) == kept[:2]
+        assert rollouts.facts_of(connection, "r-1", 10, after=1, device="camera-1") == kept[1:]
+        assert rollouts.facts_of(connection, "r-1", 2) == kept[:2]
         assert rollouts.get(connection, "r-1") == replace(ROLLOUT, state="approved", sequence=3)
 
 
