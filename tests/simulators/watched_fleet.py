@@ -17,10 +17,17 @@ from fleet.controller.database.rollouts import NewFact, StoredRollout
 from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.monitoring.evaluation import AlertEvaluation
 from fleet.controller.monitoring.settings import AlertSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW
 
-SETTINGS = AlertSettings(
-    settle_s=0.0, evaluate_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0, calm_s=0.0
+SETTINGS = settings_with(
+    AlertSettings(),
+    settle_s=0.0,
+    evaluate_every_s=60.0,
+    silent_s=3_600.0,
+    error_min_sample=10,
+    temperature_s=120.0,
+    calm_s=0.0,
 )
 STEP_S = 300.0
 

@@ -16,6 +16,7 @@ from fleet.controller.database import diagnostics, events, telemetry
 from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 
 VITALS = "/v1/devices/camera/telemetry/vitals"
@@ -109,7 +110,9 @@ def test_pages_of_rows_follow_each_other(controller) -> None:
 
 def test_a_database_that_answers_less_than_is_asked_for_loses_nothing(tmp_path: Path) -> None:
     """Whatever `limit` says, or the lists' own: `[database] page_limit_rows` may be lower."""
-    with controlling(tmp_path, replace(FleetConfig(), database=DatabaseSettings(page_limit_rows=2))) as running:
+    with controlling(
+        tmp_path, replace(FleetConfig(), database=settings_with(DatabaseSettings(), page_limit_rows=2))
+    ) as running:
         for name in ("camera", "other", "third"):
             running.enrolled(name)
         told(running)

@@ -17,6 +17,7 @@ from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.blobs.store import BlobStore
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
+from tests.simulators.constants import settings_with
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3
 
 __all__ = ["keys", "s3"]
@@ -25,7 +26,7 @@ QUICK = {"retries": 0, "retry_timeout_s": 2.0, "connect_timeout_s": 1.0, "reques
 
 
 def in_s3(endpoint: str, **more) -> S3Blobs:
-    return S3Blobs(S3Settings(bucket=BUCKET, endpoint=endpoint, part_bytes=5 * MIB, **more))
+    return S3Blobs(settings_with(S3Settings(), bucket=BUCKET, endpoint=endpoint, part_bytes=5 * MIB, **more))
 
 
 @pytest.fixture(params=["disk", "s3"])

@@ -17,6 +17,7 @@ from fleet.controller.monitoring.readings import rule_values, rules
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples, SlotSample
 from gateway.common.domain.errors import ConfigurationError
+from tests.simulators.constants import settings_with
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -161,4 +162,4 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 def test_a_bound_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"alerts\.rows_limit: must be above 0"):
-        AlertSettings(rows_limit=0)
+        settings_with(AlertSettings(), rows_limit=0)
