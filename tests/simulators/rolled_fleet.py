@@ -31,6 +31,7 @@ from fleet.controller.rollouts.facts import Approved, Event, Fact, Reported, Sta
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import Member, Status
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import ALIKE, made
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -187,7 +188,7 @@ def rolling(
 ) -> Iterator[RolledFleet]:
     """Yield a fleet without devices, with versions 1 and 2 published. `changes`: of the database's settings."""
     repository = FleetRepository(folder / "publisher")
-    with made(kind, folder, DatabaseSettings(**changes)) as database:
+    with made(kind, folder, settings_with(DatabaseSettings(), **changes)) as database:
         fleet = RolledFleet(database, repository, settings or SchedulerSettings())
         fleet.publish("1", "2")
         yield fleet
