@@ -109,7 +109,7 @@ def test_pages_of_rows_follow_each_other(controller) -> None:
 
 
 def test_a_database_that_answers_less_than_is_asked_for_loses_nothing(tmp_path: Path) -> None:
-    """Whatever `limit` says, or the lists' own: `[database] page_limit_rows` may be lower."""
+    """Whatever `limit` says, or the lists' own: `DatabaseSettings.page_limit_rows` may be lower."""
     with controlling(
         tmp_path, replace(FleetConfig(), database=settings_with(DatabaseSettings(), page_limit_rows=2))
     ) as running:

@@ -125,7 +125,7 @@ def test_the_number_of_devices_is_bounded(kind: str, tmp_path) -> None:
     with made(kind, tmp_path, settings_with(DatabaseSettings(), bulk_limit_devices=2)) as database:
         enrolled(database, "a", "b", "c")
         for order in (Order(change("x"), query="all"), Order(change("x"), names=["a", "b", "c"])):
-            with pytest.raises(RefusedError, match=r"more than 2 devices \(database.bulk_limit_devices\)"):
+            with pytest.raises(RefusedError, match=r"more than 2 devices"):
                 relabel(database, order, "ann", NOW)
         assert relabel(database, Order(change("x"), query="id in (a, b)"), "ann", NOW).changed == 2
 
