@@ -43,7 +43,7 @@ def list_devices(
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
     found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
-    return page(control_of(request), found, limit, device, lambda member: member.device)
+    return page(found, limit, device, lambda member: member.device)
 
 
 @get(
@@ -60,7 +60,7 @@ def list_facts(
     control = control_of(request)
     with control.database.read() as connection:
         found = rollouts.facts_of(connection, rollout, limit, after=after)
-    return page(control, found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
+    return page(found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
 
 
 HANDLERS = (list_devices, list_facts)
