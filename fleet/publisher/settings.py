@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.settings import VAST, check_above_zero
 
 TIMESTAMP_LIMIT_D = 14.0
@@ -34,6 +33,4 @@ class FleetSettings:
         offline = ("root_expiry_d", "targets_expiry_d", "owner_expiry_d", "snapshot_expiry_d")
         check_above_zero(self, "", *offline, high=EXPIRY_LIMIT_D)
         check_above_zero(self, "", "assignment_expiry_h", high=24 * EXPIRY_LIMIT_D)
-        if not 0 < self.timestamp_expiry_d <= TIMESTAMP_LIMIT_D:
-            problem = f"must be above 0 and at most {TIMESTAMP_LIMIT_D:g} days, not {self.timestamp_expiry_d:g}"
-            raise ConfigurationError(problem, key="timestamp_expiry_d")
+        check_above_zero(self, "", "timestamp_expiry_d", high=TIMESTAMP_LIMIT_D)
