@@ -46,15 +46,8 @@ UPDATE = {
 
 
 def config(**changes: Any) -> FleetConfig:
-    alerts = settings_with(
-        AlertSettings(),
-        evaluate_every_s=0.2,
-        settle_s=0.1,
-        calm_s=0.0,
-        secret_file="webhook.secret",
-        retry_s=0.1,
-        **changes,
-    )
+    given = AlertSettings(secret_file="webhook.secret", **changes)
+    alerts = settings_with(given, evaluate_every_s=0.2, settle_s=0.1, calm_s=0.0, retry_s=0.1)
     return replace(
         FleetConfig(),
         alerts=alerts,
