@@ -83,7 +83,7 @@ class Journal:
             self._file.do("INSERT OR REPLACE INTO version_floor VALUES (?, ?)", (name, version))
         now = self.floors()
         if max(len(now.numbers), len(now.versions)) > self._settings.floors_limit:
-            problem = f"more than {self._settings.floors_limit} names would have a floor; raise floors_limit"
+            problem = f"more than {self._settings.floors_limit} names would have a floor"
             raise StoreError(problem, file=self._file.path)
 
     # ---- the assignment ---------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Journal:
         raised with a stolen key thus ends with that key. Raises ValueError if the content exceeds the limit.
         """
         if len(content) > self._settings.assignment_limit_bytes:
-            raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
+            raise ValueError(f"the assignment has {len(content)} bytes, more than {self._settings.assignment_limit_bytes}")
         # One transaction: after a power failure between the two, an older assignment could replace this one.
         with self._file.transaction():
             self._raise(floors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from gateway.common.store.settings import LibrarySettings, StoreSettings
 from gateway.common.transfer.settings import FetchSettings
@@ -11,10 +12,15 @@ UNBOUNDED_BYTES = 2**62
 """Quota of the staging folder: the limit of one pull and the free space bound it instead."""
 
 
-def _fetch_settings() -> FetchSettings:
-    return FetchSettings(
-        environment_proxy=True, user_agent="edge-gateway", retry_after_limit_s=120.0, document_deadline_s=180.0
-    )
+@dataclass(frozen=True, slots=True)
+class PullFetchSettings(FetchSettings):
+    """Limits of the requests of a pull."""
+
+    document_deadline_s: float = 180.0
+    environment_proxy: bool = True
+
+    retry_after_limit_s: ClassVar[float] = 120.0
+    user_agent: ClassVar[str] = "edge-gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class PullSettings:
     depth_limit: int = 16  # folders above a file in an archive
     header_limit_bytes: int = 1_048_576  # one extended header of a tar, or the directory of a zip: both are in memory
     credentials_limit_bytes: int = 1_048_576  # a file of credentials
-    fetch: FetchSettings = field(default_factory=_fetch_settings)
+    fetch: FetchSettings = field(default_factory=PullFetchSettings)
     store: StoreSettings = field(default_factory=lambda: StoreSettings(quota_bytes=UNBOUNDED_BYTES))
 
     library: LibrarySettings = field(default_factory=LibrarySettings)
