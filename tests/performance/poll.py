@@ -28,6 +28,7 @@ from gateway.device.agent.state.identity import bootstrap, read_identity
 from gateway.device.agent.state.storage import opened
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
 
@@ -36,7 +37,7 @@ POLLS, SLOTS = 50, 4
 DEVICE = "door-1"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.001),
     store=StoreSettings(keep_free_bytes=0),
     log=LogSettings(level="error"),
 )

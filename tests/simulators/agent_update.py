@@ -27,13 +27,14 @@ from gateway.device.agent.state.storage import Storage, opened, opened_for_readi
 from gateway.device.agent.update import work
 from gateway.device.agent.update.verify import Verification
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
-    store=StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.001),
+    store=settings_with(StoreSettings(keep_free_bytes=0), sync_every_bytes=60_000),
     log=LogSettings(level="error"),
 )
 

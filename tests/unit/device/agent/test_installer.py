@@ -27,13 +27,14 @@ from gateway.device.agent.state.storage import Storage, opened
 from gateway.device.agent.update import work
 from gateway.device.store.journal_rows import Update
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=1.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.5, min_requests=5),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.5, min_requests=5),
     store=StoreSettings(keep_free_bytes=0),
 )
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")

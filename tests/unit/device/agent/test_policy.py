@@ -24,13 +24,14 @@ from gateway.device.agent.state.policy import HELD, SIGHTS, hold
 from gateway.device.agent.state.storage import Storage, opened
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT, PATH = "door-1", "meter", "policy/night.json"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
 )
 HOUR = timedelta(hours=1)
