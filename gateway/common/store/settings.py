@@ -45,7 +45,6 @@ class JournalSettings:
     finished_limit: ClassVar[int] = 100  # updates remembered after their end; the oldest are removed first
     rejected_limit: ClassVar[int] = 1_000  # rejected releases remembered; the oldest are removed first
     floors_limit: ClassVar[int] = 10_000  # names that may have a floor; more are refused
-    assignment_limit_bytes: ClassVar[int] = 1_048_576  # an assignment document larger than this is not kept
 
 
 @dataclass(frozen=True, slots=True)

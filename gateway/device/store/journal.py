@@ -91,11 +91,8 @@ class Journal:
         """Store an assignment with the signed `content` that it was read from, and raise `floors`, in one transaction.
 
         `floors` includes the floor of assignments, by the keys that signed this one (`common.trust.floors`). A floor
-        raised with a stolen key thus ends with that key. Raises ValueError if the content exceeds the limit.
+        raised with a stolen key thus ends with that key.
         """
-        limit_bytes = self._settings.assignment_limit_bytes
-        if len(content) > limit_bytes:
-            raise ValueError(f"the assignment has {len(content)} bytes, more than {limit_bytes}")
         # One transaction: after a power failure between the two, an older assignment could replace this one.
         with self._file.transaction():
             self._raise(floors)

@@ -8,9 +8,6 @@ from typing import ClassVar
 from gateway.common.store.settings import LibrarySettings, StoreSettings
 from gateway.common.transfer.settings import FetchSettings
 
-UNBOUNDED_BYTES = 2**62
-"""Quota of the staging folder: the limit of one pull and the free space bound it instead."""
-
 
 @dataclass(frozen=True, slots=True)
 class PullFetchSettings(FetchSettings):
@@ -37,11 +34,15 @@ class PullSettings:
     header_limit_bytes: int = 1_048_576  # one extended header of a tar, or the directory of a zip: both are in memory
     credentials_limit_bytes: int = 1_048_576  # a file of credentials
     fetch: FetchSettings = field(default_factory=PullFetchSettings)
-    store: StoreSettings = field(default_factory=lambda: StoreSettings(quota_bytes=UNBOUNDED_BYTES))
-
+    # Without a quota of the staging folder: the limit of one pull and the free space bound it instead.
+    store: StoreSettings = field(default_factory=lambda: StoreSettings(quota_bytes=2**62))
     library: LibrarySettings = field(default_factory=LibrarySettings)
 
     def with_options(self, ca_file: str | None, bytes_limit: int, library: LibrarySettings) -> PullSettings:
         """Return settings with options of the command line (0 keeps the limit), and the configuration's `library`."""
-        fetch = replace(self.fetch, ca_file=ca_file)
-        return replace(self, fetch=fetch, bytes_limit=bytes_limit or self.bytes_limit, library=library)
+        return replace(
+            self,
+            fetch=replace(self.fetch, ca_file=ca_file),
+            bytes_limit=bytes_limit or self.bytes_limit,
+            library=library,
+        )

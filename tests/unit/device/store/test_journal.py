@@ -102,11 +102,9 @@ def test_an_assignment_is_kept_with_its_floors(journal: Journal, tmp_path: Path)
 
 
 def test_an_assignment_is_accepted_with_all_its_floors_or_not_at_all(journal: Journal, tmp_path: Path) -> None:
-    journal = reopened(journal, tmp_path, settings_with(JournalSettings(), floors_limit=1, assignment_limit_bytes=10))
+    journal = reopened(journal, tmp_path, settings_with(JournalSettings(), floors_limit=1))
     with pytest.raises(StoreError, match="more than 1 names"):
         journal.accept(ASSIGNMENT, b"signed", Floors({"assignment": 7, "timestamp": 3}))
-    with pytest.raises(ValueError, match="the assignment has 11 bytes, more than 10"):
-        journal.accept(ASSIGNMENT, b"x" * 11, Floors())
     assert journal.accepted() is None
     assert journal.floors() == Floors()
     journal.close()
