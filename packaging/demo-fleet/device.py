@@ -48,10 +48,10 @@ retry_s = 0.5
 least_pause_s = 0.5
 spread_s = 0.2
 """
-"""A device in the field watches a new version for ten minutes; here for as long as a viewer has patience. Some
-of these are constants of the agent, which its file cannot set.
+"""A device in the field watches a new version for ten minutes; here for as long as a viewer has patience.
 
 Three devices share this machine's cores, so that a run may take three times as long before it counts as slower.
+`constants.take` takes out what the agent's file cannot set.
 """
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from gateway.common.domain.probation import ProbationSettings
 from gateway.common.log_settings import LogSettings
 from gateway.common.logs import configure_logging
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.device.agent import events
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.settings import AgentSettings
@@ -60,7 +60,7 @@ def measured(folder: Path, polls: int) -> dict[str, float]:
         (source / "root.json").write_bytes(repository.root_bytes(1))
         urls = {"repository": server.url, "assignment": f"{server.url}assignments/{DEVICE}.json"}
         (source / "device.json").write_text(json.dumps({"schema": 1, "device": DEVICE, **urls}))
-        bootstrap(read_identity(source), folder / "store", JournalSettings())
+        bootstrap(read_identity(source), folder / "store")
         with opened(folder / "store", CONFIG) as storage:
             agent = work.Agent(storage, CONFIG)
             assert not agent.poll().problem

@@ -17,7 +17,7 @@ from gateway.common.domain.probation import ProbationSettings
 from gateway.common.log_settings import LogSettings
 from gateway.common.logs import configure_logging
 from gateway.common.store.errors import SpaceError, StoreError
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.report.report import document, read_standing
 from gateway.device.agent.settings import AgentSettings
@@ -53,7 +53,7 @@ def prepare(folder: Path) -> None:
         repository.assign(DEVICE, {SLOT: path})
         shutil.copytree(repository.public, folder / version)
     shutil.rmtree(folder / "fleet")
-    bootstrap(read_identity(source), folder / "store", JournalSettings())
+    bootstrap(read_identity(source), folder / "store")
     sync(folder, "1", lambda _: None)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.common.store.settings import JournalSettings
 from gateway.device.agent.config import SECTIONS
 from gateway.device.agent.state.identity import bootstrap, read_identity
 from tests.simulators import constants
@@ -149,7 +148,7 @@ def store_of(folder: Path, repository: FleetRepository, url: str) -> Path:
     (source / "root.json").write_bytes(repository.root_bytes(1))
     urls = {"repository": url, "assignment": f"{url}assignments/{DEVICE}.json"}
     (source / "device.json").write_text(json.dumps({"schema": 1, "device": DEVICE, **urls}))
-    bootstrap(read_identity(source), folder / "store", JournalSettings())
+    bootstrap(read_identity(source), folder / "store")
     return folder / "store"
 
 

@@ -205,7 +205,6 @@ class Poll:
             times.beginning,
             grace=timedelta(days=self._grace_d),
             floors=self._floors.numbers,
-            settings=self._config.repository,
         )
         repository.refresh()
         return repository

@@ -16,7 +16,7 @@ from gateway.common.domain.policy import Policy
 from gateway.common.domain.probation import ProbationSettings
 from gateway.common.domain.update import Step
 from gateway.common.logs import configure_logging
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.common.transfer.source import FetchError
 from gateway.device.agent import events
 from gateway.device.agent.config import AgentConfig
@@ -118,7 +118,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     (source / "device.json").write_text(
         f'{{"schema": 1, "device": "{DEVICE}", "repository": "http://h/", "assignment": "http://h/a"}}'
     )
-    bootstrap(read_identity(source), tmp_path / "store", JournalSettings())
+    bootstrap(read_identity(source), tmp_path / "store")
     with opened(tmp_path / "store", CONFIG) as storage:
         made = Device(repository, storage, control, None)  # type: ignore[arg-type]
         made.agent = made.make()
