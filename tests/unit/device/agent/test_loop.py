@@ -62,7 +62,7 @@ def server(tmp_path: Path) -> Iterator[FleetServer]:
         identity = DeviceIdentity(
             DEVICE, made.url, f"{made.url}assignments/{DEVICE}.json", repository.root_bytes(1), document
         )
-        bootstrap(identity, tmp_path / "store", CONFIG.journal)
+        bootstrap(identity, tmp_path / "store")
         yield made
 
 
