@@ -224,7 +224,7 @@ def _check_shares(config: Config, table: Table) -> None:
     ):
         if total * percent // 100 < largest:
             table.refuse(
-                "caller_bytes_percent",
+                "caller_percent",
                 f"{percent} % of {name} = {total} are fewer bytes than the largest request, {largest}; raise one of "
                 "the two, or lower max_message_bytes or max_body_bytes",
             )

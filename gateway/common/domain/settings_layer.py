@@ -17,15 +17,10 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "trial": (EVERY,),
         "shares": (EVERY,),
         "log": (EVERY,),
-        "selection": ("objective", "loads_at_once", "idle_before_trial_s", "threads"),
+        "selection": ("objective", "idle_before_trial_s", "threads"),
         "mqtt": (
-            *("route", "keepalive_s", "session_expiry_s", "will_delay_s", "connect_timeout_s"),
-            *("subscribe_timeout_s", "publish_timeout_s", "reconnect_min_s", "reconnect_max_s"),
-            *("receive_maximum", "max_inflight", "max_outbox", "max_outbox_bytes"),
-            *("max_queued", "max_running", "max_payload_bytes", "max_packet_bytes", "max_result_bytes"),
-            *("max_topic_bytes", "dedup_ttl_s", "dedup_entries", "dedup_bytes", "max_attempts"),
-            *("retry_min_s", "retry_max_s", "error_repeat_s", "hold_s", "max_held_bytes"),
-            *("journal", "journal_commit_s", "journal_commit_messages", "journal_snapshot_bytes"),
+            *("route", "keepalive_s", "session_expiry_s", "connect_timeout_s", "max_payload_bytes"),
+            *("max_result_bytes", "dedup_ttl_s", "hold_s", "max_held_bytes", "journal"),
         ),
         "grpc": (
             *("max_message_bytes", "max_other_bytes", "max_receiving_bytes", "max_waiting_bytes"),

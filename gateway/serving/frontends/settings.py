@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 
@@ -61,29 +62,29 @@ class ShareSettings:
 
     A caller is a token, a certificate, a user behind a UNIX socket, or an address (IPv6: its /64). A quarter of 1,024
     connections allows 256 cameras behind one NAT gateway or recorder. Addresses cost nothing, so those of one network
-    without a token or certificate have half of each total together.
+    without a token or certificate have twice as much together.
     """
 
     caller_percent: int = 25  # % of each total that one caller may have
-    caller_bytes_percent: int = 33  # % of each total of bytes that one caller may have; the largest message must fit
-    network_percent: int = 50  # % of each total for all addresses of one network: IPv4 /24, IPv6 /64, loopback
     local_percent: int = 10  # % of each total kept for this device; as much for tokens, certificates, UNIX sockets
-    log_period_s: float = 60.0  # a refused caller is logged once in this time, then the number of further refusals
-    log_callers: int = 32  # callers logged in that time; the others are logged together
+    log_period_s: ClassVar[float] = 60.0  # a refused caller is logged once in this time, then how many more refusals
+    log_callers: ClassVar[int] = 32  # callers logged in that time; the others are logged together
 
     def __post_init__(self) -> None:
         """Refuse shares that nothing passes. Raises ConfigurationError (table shares)."""
-        for key, low, high in (
-            ("caller_percent", 1, 100),
-            ("caller_bytes_percent", 1, 100),
-            ("network_percent", 1, 100),
-            ("local_percent", 0, 99),
-        ):
+        for key, low, high in (("caller_percent", 1, 100), ("local_percent", 0, 99)):
             if not low <= getattr(self, key) <= high:
                 raise _refused(key, f"must be between {low} and {high}, not {getattr(self, key)}", "shares")
-        for key in ("log_period_s", "log_callers"):
-            if getattr(self, key) <= 0:
-                raise _refused(key, "must be more than 0", "shares")
+
+    @property
+    def caller_bytes_percent(self) -> int:
+        """Return the % of each total of bytes that one caller may have: a third at least, for the largest message."""
+        return max(33, self.caller_percent)
+
+    @property
+    def network_percent(self) -> int:
+        """Return the % of each total for all addresses of one network: IPv4 /24, IPv6 /64, loopback."""
+        return min(100, 2 * self.caller_percent)
 
 
 def _refused(key: str, problem: str, table: str = "shared_memory") -> ConfigurationError:

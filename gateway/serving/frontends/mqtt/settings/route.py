@@ -6,6 +6,7 @@ import dataclasses
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.settings import SIGNED
@@ -37,7 +38,7 @@ def compile_layout(layout: str) -> struct.Struct:
 
 
 QUOTA_TABLE = "mqtt.route.quota"
-RATE_LIMIT, BURST_LIMIT, SENSORS_LIMIT = 1_000_000, 10_000_000, 1_000_000
+RATE_LIMIT, BURST_LIMIT = 1_000_000, 10_000_000
 BURST_S = 10.0
 """Time whose messages may come at once if `burst` does not say how many."""
 _QUOTA_FORM = re.compile(r"(topic(\[\d{1,3}:?\])?|property\.\S+)?")
@@ -53,7 +54,7 @@ class MqttQuota:
     """Messages that a sensor may send at once, such as those that the broker kept for us; 0: those of 10 s."""
     by: str = ""
     """Name that a quota belongs to: topic, topic[i], topic[i:] or property.<name>; empty: as `sensor` of the route."""
-    max_sensors: int = 10_000
+    max_sensors: ClassVar[int] = 10_000
     """Sensors whose use is remembered; of more, the one that sent least recently begins with a full quota again."""
 
     def __post_init__(self) -> None:
@@ -63,7 +64,6 @@ class MqttQuota:
             ("messages_per_s", not self.messages_per_s and bool(self.burst or self.by), "more than 0 with burst or by"),
             ("burst", not 0 <= self.burst <= BURST_LIMIT, f"0 to {BURST_LIMIT} messages"),
             ("by", not _QUOTA_FORM.fullmatch(self.by), "topic, topic[i], topic[i:] or property.<name>"),
-            ("max_sensors", not 1 <= self.max_sensors <= SENSORS_LIMIT, f"1 to {SENSORS_LIMIT}"),
         ):
             if wrong:
                 raise ConfigurationError(f"must be {rule}, not {getattr(self, key)!r:.150}", table=QUOTA_TABLE, key=key)
@@ -173,8 +173,6 @@ class MqttRoute:
     """Samples between two windows; 0: as the manifest's [window] says."""
     size_rows: int = 0
     """Samples in a window; 0: as the manifest's [window] says."""
-    max_sensors: int = 10_000
-    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
     idle_expiry_s: float = 0.0
     """Time without samples after which a sensor's window starts again, as its samples no longer belong together.
 
@@ -227,6 +225,8 @@ class MqttRoute:
     """Messages that each sensor may send: the table `[mqtt.route.quota]`."""
     channel: tuple[MqttChannel, ...] = ()
     """Values of a row, in the order of the model's channels; empty: a row has the form of the model's input."""
+    max_sensors: ClassVar[int] = 10_000
+    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
 
     def __post_init__(self) -> None:
         """Fill in the preset, and refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
@@ -297,7 +297,6 @@ class MqttRoute:
                 self.window.has_sessions and self.idle_expiry_s > 0,
                 "absent: session_gap_s ends windows",
             ),
-            ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
             ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
