@@ -31,6 +31,7 @@ from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.repository import ModelRepository
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -225,7 +226,7 @@ async def quick_rig(
     model: ModelManifest | None = None, p50_us: float = 10.0, row_us: float = 1.0, **changes: Any
 ) -> Rig:
     """Return a rig that serves `model` with these trial latencies. Its variant `b` takes as long."""
-    rig, model = Rig(EngineSettings(**changes)), model or manifest()
+    rig, model = Rig(settings_with(EngineSettings(), **changes)), model or manifest()
     verdict = measured(p50_us, row_us)
     rig.trials |= dict.fromkeys("ab", verdict if model.batched else replace(verdict, joining=Joining()))
     await rig.serve(model)

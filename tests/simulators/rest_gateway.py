@@ -20,7 +20,7 @@ from gateway.serving.frontends.settings import SERVER_NAME, ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
-UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
+UNDIVIDED = ShareSettings(caller_percent=100, local_percent=0)
 """A single caller may use each total."""
 METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 

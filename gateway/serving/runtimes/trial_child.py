@@ -171,7 +171,7 @@ class _Exam:
         """
         assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
         if self._unended and not self._exercised.tried:
-            remedy = "add a golden set, or raise [trial] input_s if this device is that slow"
+            remedy = "add a golden set, or raise [trial] deadline_s if this device is that slow"
             raise VariantError(self._unended_words(), remedy=remedy)
         remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
         reason = "no golden set, and no generated input was accepted; add a golden set to have it verified"
@@ -252,7 +252,7 @@ class _Exam:
         extremes = extreme_rows(trial.manifest, self._rows[0])
         taken_s = self.once_us(session) * row_runs(self._count, extremes) / 1e6
         if taken_s > self._settings.joining_s:
-            remedy = "raise [trial] joining_s, then run explain --again"
+            remedy = "raise [trial] deadline_s, then run explain --again"
             return Joining(basis, obstacle or f"runs of sample rows would take {taken_s:.0f} s; {remedy}")
         self._begin("running rows apart and together", JOINING, self._settings.joining_s)
         run = partial(measure.finished, trial.manifest, session)

@@ -69,8 +69,11 @@ def test_every_number_and_flag_can_be_set_and_must_be_one(table):
         ("[models]\ncontrol = 1", "edge.toml:2: models.control: must be true or false, not 1"),
         ("[selection]\nobjective = 'speed'", "edge.toml:2: selection.objective: must be one of latency"),
         ("[shares]\nlocal_percent = 100", "edge.toml:2: shares.local_percent: must be between 0 and 99"),
-        ("[shares]\ncaller_bytes_percent = 9", "edge.toml:2: shares.caller_bytes_percent: 9 % of [grpc] max_receiving"),
-        ("[http]\nmax_buffered_bytes = 99\n[shares]", "shares.caller_bytes_percent: 33 % of [http] max_buffered_bytes"),
+        (
+            "[shares]\ncaller_percent = 9\n[grpc]\nmax_receiving_bytes = 9",
+            "toml:2: shares.caller_percent: 33 % of [grpc]",
+        ),
+        ("[http]\nmax_buffered_bytes = 99\n[shares]", "shares.caller_percent: 33 % of [http] max_buffered_bytes"),
         ("[limits]\nqueue_requests = -1", "edge.toml:2: limits.queue_requests: must be between 0"),
         ("[limits]\ndrain_s = nan", "edge.toml:2: limits.drain_s: must be between 0"),
         ("[grpc]\nlisten = '127.0.0.1:1'", "edge.toml:2: grpc.listen: must be an array of strings"),

@@ -53,7 +53,7 @@ def most_of(ports: RestPorts, model: str, length: str | None) -> Most | None:
     if sizes.binary_bytes is None or sizes.json_bytes is None or not length.isdecimal() or len(length) >= 12:
         return None
     most = sizes.binary_bytes + min(int(length), sizes.json_bytes)
-    return Most(most, "this model's shapes and rows take no more ([limits] request_slack_bytes)")
+    return Most(most, "this model's shapes and rows take no more")
 
 
 def decode_whole(

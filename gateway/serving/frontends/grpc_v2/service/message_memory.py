@@ -67,7 +67,7 @@ class MemoryShare:
 def too_large(size: int, limit_bytes: int, *, of_model: bool = False) -> RequestError:
     """Return the error for a message above the bound, before or after decompression; `of_model`: its model's bound."""
     bound = (
-        "for this model (its shapes and rows, [limits] request_slack_bytes)"
+        "for this model (its shapes and rows)"
         if of_model
         else "([grpc] max_message_bytes)"
     )
