@@ -25,5 +25,6 @@ class LogSettings:
         """Refuse unknown values. Raises ConfigurationError (table log)."""
         for key, value, known in (("level", self.level, LEVELS), ("format", self.format, FORMATS)):
             if value not in known:
-                problem = f"{value!r:.40} is unknown; write one of {', '.join(known)}"
-                raise ConfigurationError(problem, table="log", key=key)
+                raise ConfigurationError(
+                    f"{value!r:.40} is unknown; write one of {', '.join(known)}", table="log", key=key
+                )

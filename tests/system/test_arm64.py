@@ -62,7 +62,9 @@ def checked(device: Machine) -> dict[str, tuple[int, dict[str, Any]]]:
 def gateway(device: Machine, checked: object) -> Iterator[Daemon]:
     """Yield a daemon on the emulated machine, reached on this one's loopback, with the verdicts that `checked` left."""
     options = {"state": device.folder / "state", "command": device.command, "environ": device.environ}
-    with starting(device.folder / "daemon", config=PATIENT + "[limits]\nnotify_within_s = 250.0\n", **options) as daemon:
+    with starting(
+        device.folder / "daemon", config=PATIENT + "[limits]\nnotify_within_s = 250.0\n", **options
+    ) as daemon:
         daemon.wait("READY=1", START_S)
         yield daemon
 

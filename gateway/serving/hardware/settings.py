@@ -38,5 +38,8 @@ class HardwareSettings:
         """Refuse an unknown board. Raises ConfigurationError."""
         if self.board and self.board not in BOARDS and not COMPATIBLE.fullmatch(self.board):
             known = f"a string of its device tree, such as rockchip,rk3588, or one of {', '.join(BOARDS)}"
-            problem = f"unknown board {self.board!r:.80} here or in EDGE_GATEWAY_BOARD; name {known}"
-            raise ConfigurationError(problem, table="hardware", key="board")
+            raise ConfigurationError(
+                f"unknown board {self.board!r:.80} here or in EDGE_GATEWAY_BOARD; name {known}",
+                table="hardware",
+                key="board",
+            )

@@ -24,21 +24,6 @@ class TrialSettings:
     answer_limit_bytes: ClassVar[int] = 1_048_576  # a longer answer of a child is refused
 
     @property
-    def listing_deadline_s(self) -> float:
-        """Return the deadline of a child that lists an engine's version and devices."""
-        return self.deadline_s / 3
-
-    @property
-    def input_s(self) -> float:
-        """Return the time after which a generated input on the CPU is left out, in a new process."""
+    def part_s(self) -> float:
+        """Return the longest time of one part of a trial: of a generated input, of all of them, of joined rows."""
         return self.deadline_s / 4
-
-    @property
-    def exercise_s(self) -> float:
-        """Return the longest time for generated inputs that a model without a golden set refuses."""
-        return self.deadline_s / 6
-
-    @property
-    def joining_s(self) -> float:
-        """Return the time above which the runs of a model apart and together are left out, so that it is not joined."""
-        return self.deadline_s / 6
