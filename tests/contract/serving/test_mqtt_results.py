@@ -76,6 +76,13 @@ async def test_several_rows_are_lines_or_an_array(broker: Mosquitto, home: Peer)
         assert await home.next_json("home/array") == ["walk", "still"]
 
 
+async def test_results_at_qos_0_acknowledge_the_message_too(broker: Mosquitto, home: Peer) -> None:
+    async with frontend(simulated(), broker.url, classes(topic="home/{sensor}", max_qos=0)) as gateway:
+        await home.publish("classes/a", WALK)
+        assert (await home.next("home/a")).qos == 0
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+
+
 async def test_only_changes_are_published_and_all_messages_acknowledged(broker: Mosquitto, home: Peer) -> None:
     route = classes(publish="change", payload="value", topic="home/{sensor}")
     async with frontend(simulated(), broker.url, route) as gateway:

@@ -16,7 +16,6 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
-from tests.simulators.constants import settings_with
 from tests.simulators.inference import identity
 from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import Peer
@@ -121,7 +120,7 @@ async def test_a_batch_of_samples_may_complete_several_windows(broker: Mosquitto
 
 
 async def test_the_least_recently_seen_sensor_is_forgotten(broker: Mosquitto, client: Peer) -> None:
-    route = settings_with(MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]"), max_sensors=2)
+    route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", max_sensors=2)
     async with frontend(simulated(), broker.url, route) as gateway:
         for name in ("a", "b", "c"):
             await client.publish(f"sensors/{name}/imu", "[1, 2, 3]")

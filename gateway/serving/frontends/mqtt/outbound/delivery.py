@@ -89,8 +89,9 @@ class Debt:
             return self.reply.publication(payload, self.qos, taken)
         if self.result is not None:
             form = self.result
+            qos = min(self.qos, form.qos)
             return OutgoingPublish(
-                self.topic, payload, self.qos, form.retain, form.content_type, None, taken, form.expiry_s, form.user
+                self.topic, payload, qos, form.retain, form.content_type, None, taken, form.expiry_s, form.user
             )
         return OutgoingPublish(self.topic, payload, self.qos, content_type=JSON, taken=taken)
 

@@ -29,7 +29,6 @@ from gateway.serving.frontends.mqtt.outbound.delivery import Debt
 from gateway.serving.frontends.mqtt.outbound.inputs import Ready
 from gateway.serving.frontends.mqtt.outbound.rows import ResultRow, document_rows, read_rows
 from gateway.serving.frontends.mqtt.outbound.rules import RouteRules, SensorRule
-from gateway.serving.frontends.mqtt.settings.results import TRACE_CONTEXT
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from gateway.serving.frontends.mqtt.settings.templates import (
     NAMES,
@@ -66,7 +65,7 @@ class RouteResults:
         self._template = read_template(self._settings.template, NAMES)
         settings = self._settings
         self._form = OutgoingPublish(
-            "", b"", 1, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
+            "", b"", settings.max_qos, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
         )
         self._rules = RouteRules(route.rule, route.max_sensors, context.counters)
         self._templates = {
@@ -111,7 +110,7 @@ class RouteResults:
         debt.topic = self._sensor_topics.get(sensor) or self._topic_of(sensor, values)
         debt.result, user = self._form, debt.message.user
         if user:
-            repeated = tuple(pair for pair in user if pair[0] in TRACE_CONTEXT)
+            repeated = tuple(pair for pair in user if pair[0] in self._settings.user_properties)
             debt.result = replace(self._form, user=repeated)
         if self._settings.publish == "change":
             debt.dropped = partial(self._last.pop, sensor, None)
@@ -160,7 +159,7 @@ class RouteResults:
             publication = OutgoingPublish(
                 render_topic(topic, one.values),
                 _written(rule.payload, template, [one.values], "state"),
-                1,
+                rule.qos,
                 rule.retain,
                 _content_type(rule.payload),
                 expiry_s=rule.expiry_s,

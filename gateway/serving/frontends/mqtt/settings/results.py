@@ -13,7 +13,7 @@ EXPIRY_LIMIT_S = 2**32 - 1
 """Largest Message Expiry Interval (MQTT 5, 3.3.2.3.3)."""
 CLASSES_LIMIT = 100_000
 TRACE_CONTEXT = ("traceparent", "tracestate")
-"""User properties of a message that its result repeats (MQTT 5): W3C Trace Context."""
+"""User properties of W3C Trace Context."""
 TABLE = "mqtt.route.result"
 
 
@@ -33,10 +33,14 @@ class ResultSettings:
     """json: an object, or the JSON of `template`; text: the text of `template`; value: the label or number alone."""
     template: str = ""
     """Template of the payload."""
+    max_qos: int = 1
+    """Highest quality of service: results are published as the route says, but not above it."""
     retain: bool = False
     """Ask the broker to keep the last result of a topic."""
     expiry_s: int = 0
     """Message Expiry Interval (MQTT 5); 0: none."""
+    user_properties: tuple[str, ...] = TRACE_CONTEXT
+    """User properties of the message that its result repeats (MQTT 5)."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.result)."""
@@ -44,6 +48,7 @@ class ResultSettings:
             ("publish", self.publish not in PUBLISH, f"one of {', '.join(PUBLISH)}"),
             ("content", self.content not in CONTENTS, f"one of {', '.join(CONTENTS)}"),
             ("top_k", not 0 <= self.top_k <= CLASSES_LIMIT, f"0 to {CLASSES_LIMIT} classes"),
+            ("max_qos", self.max_qos not in {0, 1}, "0 or 1"),
             ("expiry_s", not 0 <= self.expiry_s <= EXPIRY_LIMIT_S, f"0 to {EXPIRY_LIMIT_S} seconds"),
         ):
             if wrong:

@@ -173,6 +173,8 @@ class MqttRoute:
     """Samples between two windows; 0: as the manifest's [window] says."""
     size_rows: int = 0
     """Samples in a window; 0: as the manifest's [window] says."""
+    max_sensors: int = 10_000
+    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
     idle_expiry_s: float = 0.0
     """Time without samples after which a sensor's window starts again, as its samples no longer belong together.
 
@@ -225,8 +227,6 @@ class MqttRoute:
     """Messages that each sensor may send: the table `[mqtt.route.quota]`."""
     channel: tuple[MqttChannel, ...] = ()
     """Values of a row, in the order of the model's channels; empty: a row has the form of the model's input."""
-    max_sensors: ClassVar[int] = 10_000
-    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
 
     def __post_init__(self) -> None:
         """Fill in the preset, and refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
@@ -297,6 +297,7 @@ class MqttRoute:
                 self.window.has_sessions and self.idle_expiry_s > 0,
                 "absent: session_gap_s ends windows",
             ),
+            ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
             ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),

@@ -63,6 +63,8 @@ class RuleSettings:
     """value: the state (on, off, or the value); text, json: as `template` says."""
     template: str = ""
     """Template of the payload."""
+    qos: int = 1
+    """Quality of service, 0 or 1."""
     retain: bool = False
     """Ask the broker to keep the last message of a topic."""
     expiry_s: int = 0
@@ -138,6 +140,7 @@ class RuleSettings:
             ("aggregate_results", self.aggregate_results > 1 and not self.aggregate, "1 without aggregate"),
             ("heartbeat_s", 0 < self.heartbeat_s < 0.1, "0, or at least 0.1 seconds"),
             ("heartbeat_s", self.heartbeat_s > 0 and self.publish == "result", '0 together with publish = "result"'),
+            ("qos", self.qos not in {0, 1}, "0 or 1"),
             ("expiry_s", not 0 <= self.expiry_s <= EXPIRY_LIMIT_S, f"0 to {EXPIRY_LIMIT_S} seconds"),
         )
 

@@ -18,6 +18,7 @@ from gateway.serving.frontends.mqtt.journal.records import SampleRecord
 from gateway.serving.frontends.mqtt.journal.writer import JournalWriter
 from gateway.serving.frontends.mqtt.messages import Message
 from gateway.serving.frontends.mqtt.pipeline import recovery
+from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.mqtt_windows import (
     CHANNEL,
@@ -183,6 +184,17 @@ async def test_a_full_disk_leaves_the_socket_unread(folder, monkeypatch) -> None
     gate.set()
     await until(lambda: not gateway.outlet.paused)
     await gateway.committed(sent)
+
+
+@pytest.mark.asyncio
+async def test_a_result_at_qos_0_that_is_dropped_leaves_nothing_in_the_journal(folder) -> None:
+    route = MqttRoute("r", ("s/+",), "m", size_rows=2, channel=CHANNEL, result=ResultSettings(max_qos=0))
+    gateway = JournaledPipeline(folder, route)
+    gateway.outlet.away = True
+    for mid in range(6):
+        gateway.send(mid, value(mid))
+    await until(lambda: gateway.counters["windows"] == 3 and not gateway.pipeline.gauges["running"])
+    assert not gateway.journal._open
 
 
 @pytest.mark.asyncio

@@ -221,6 +221,7 @@ def test_settings_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
         ("content_type", "text/html"),
         ("qos", 2),
         ("hop_rows", -1),
+        ("max_sensors", 0),
         ("model_away", "wait"),
         ("shape", (0,)),
         ("outputs", ("",)),

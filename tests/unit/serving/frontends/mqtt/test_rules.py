@@ -305,6 +305,7 @@ def test_for_any_results_the_bounds_hold(rule: RuleSettings, drawn: list[tuple[s
         ({"debounce_results": 0}, "debounce_results"),
         ({"publish": "enter"}, "publish"),
         ({"publish": "sometimes"}, "publish"),
+        ({"qos": 2}, "qos"),
         ({"heartbeat_s": 0.01}, "heartbeat_s"),
         ({"heartbeat_s": 1.0, "publish": "result"}, "heartbeat_s"),
         ({"payload": "json"}, "template"),

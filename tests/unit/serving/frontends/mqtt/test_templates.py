@@ -92,6 +92,7 @@ def test_a_value_in_a_topic_is_a_part_of_one_level(value: Value) -> None:
         ({"template": "[" * 4000}, "template", "makes no JSON"),
         ({"publish": "often"}, "publish", "always, change, never"),
         ({"content": "boxes"}, "content", "label, scores, values"),
+        ({"max_qos": 2}, "max_qos", "0 or 1"),
         ({"expiry_s": 2**32}, "expiry_s", "seconds"),
     ],
 )
