@@ -185,7 +185,7 @@ def test_an_agents_digests_are_no_paths(device: DeviceStore) -> None:
 
 def test_a_judge_that_takes_too_long_is_ended(device: DeviceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask, "COMMAND", ("/bin/sh", "-c", "exec sleep 60"))
-    with pytest.raises(VariantError, match="it took longer than 0.05 s") as undecided:
+    with pytest.raises(VariantError, match=r"it took longer than 0\.05 s") as undecided:
         read(store(device, verify_deadline_s=0.05))
     assert undecided.value.transient
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def made(shm: Path, content: bytes = bytes(4096), name: str = "") -> str:
 
 
 def opened(shm: Path, clock: Clock | None = None, **changed: Any) -> Regions:
-    return Regions(replace(ALLOWED, **changed), shm, clock or Clock())
+    return Regions(settings_with(ALLOWED, **changed), shm, clock or Clock())
 
 
 def refused(fault: Fault, act: Any, *args: Any) -> str:
@@ -182,7 +181,7 @@ def test_regions_in_use_keep_their_place(shm: Path) -> None:
     for name in ("a", "b"):
         regions.register(ANN, name, made(shm), 0, 8)
     clock.wait(59)
-    assert "unregister what is not needed" in refused(Fault.OVERLOADED, regions.register, BOB, "c", made(shm), 0, 8)
+    assert "in 100 % of [shared_mem" in refused(Fault.OVERLOADED, regions.register, BOB, "c", made(shm), 0, 8)
     regions.view("ann", "a", 0, 8)
     clock.wait(2)
     regions.register(BOB, "c", made(shm), 0, 8)
