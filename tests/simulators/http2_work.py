@@ -27,7 +27,8 @@ from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, data, headers
 from tests.simulators.inference import SimulatedInference
 
 NO_GUARD = 2**31 - 1
-LIMITS = settings_with(Http2Limits(),
+LIMITS = settings_with(
+    Http2Limits(),
     resets_burst=NO_GUARD, controls_burst=NO_GUARD, max_unread_bytes=NO_GUARD, max_ping_strikes=NO_GUARD,
     unanswered_work_ms=NO_GUARD,
 )  # fmt: skip

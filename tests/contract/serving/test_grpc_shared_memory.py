@@ -13,7 +13,6 @@ from gateway.common.domain.access import Address, Security, read_tokens
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.settings import SharedMemorySettings
-from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import LOOPBACK, serving
 from tests.simulators.segments import descriptors, mappings, shared
 
@@ -24,7 +23,7 @@ ROW = np.array([[1.5, -2.0, 3.25, 0.0]], "<f4")
 
 
 def allowed(**changed):
-    return Regions(settings_with(SharedMemorySettings(), **{"allowed": True, "over_tcp": True, **changed}))
+    return Regions(SharedMemorySettings(**{"allowed": True, "over_tcp": True, **changed}))
 
 
 def placed(label, shape, byte_size, offset=0, region="frames"):

@@ -10,7 +10,6 @@ from gateway.common.domain.access import Address
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from gateway.serving.frontends.settings import SharedMemorySettings
-from tests.simulators.constants import settings_with
 from tests.simulators.rest_gateway import serving
 from tests.simulators.segments import shared
 
@@ -21,7 +20,7 @@ SEGMENTS = "/v2/systemsharedmemory"
 
 
 def allowed(**changed):
-    return Regions(settings_with(SharedMemorySettings(), **{"allowed": True, "over_tcp": True, **changed}))
+    return Regions(SharedMemorySettings(**{"allowed": True, "over_tcp": True, **changed}))
 
 
 def placed(byte_size=ROW.nbytes, offset=0, shape=(1, 4), region="frames"):

@@ -23,7 +23,6 @@ from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.sealed_memory import LINE_BYTES, SealedMemory
 from gateway.serving.frontends.settings import SharedMemorySettings
-from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.segments import descriptors, mappings
 
@@ -50,7 +49,7 @@ async def offering(
 ) -> AsyncIterator[tuple[str, Regions, Any]]:
     """Serve gRPC and a registration socket; yield the socket's path, the regions and the gRPC gateway."""
     path = str(folder / "memory.sock")
-    settings = settings_with(SharedMemorySettings(), **{"allowed": True, "socket": path, **changed})
+    settings = SharedMemorySettings(**{"allowed": True, "socket": path, **changed})
     regions, security = Regions(settings), security or Security()
     memory = SealedMemory(regions, settings, security, Pools().refusals)
     memory.start()
