@@ -23,17 +23,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("max_result_bytes", "dedup_ttl_s", "hold_s", "max_held_bytes", "journal"),
         ),
         "grpc": (
-            *("max_message_bytes", "max_other_bytes", "max_receiving_bytes", "max_waiting_bytes"),
-            *("max_all_waiting_bytes", "max_connections", "max_handshakes", "max_concurrent_calls", "max_open_streams"),
-            *("max_connection_streams", "max_health_watches", "reflection_requests", "reflection_request_bytes"),
-            *("stream_in_flight", "stream_idle_s", "retry_after_s", "last_calls_s", "cancel_limit_s"),
-            *("handshake_timeout_s", "receive_timeout_s", "write_timeout_s", "keepalive_ms", "keepalive_timeout_ms"),
-            "http2",
+            *("max_message_bytes", "max_receiving_bytes", "max_all_waiting_bytes", "max_connections"),
+            *("max_concurrent_calls", "max_open_streams", "stream_idle_s"),
+            *("receive_timeout_s", "write_timeout_s", "keepalive_ms"),
         ),
         "http": (
-            *("max_body_bytes", "max_json_bytes", "max_buffered_bytes", "max_header_bytes", "max_requests"),
-            *("max_connections", "backlog", "header_timeout_s", "body_timeout_s", "write_timeout_s", "keep_alive_s"),
-            *("retry_after_s", "compress_from_bytes", "compression_level"),
+            *("max_body_bytes", "max_json_bytes", "max_buffered_bytes", "max_requests", "max_connections"),
+            *("body_timeout_s", "write_timeout_s", "keep_alive_s"),
         ),
     }
 )

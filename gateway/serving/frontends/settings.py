@@ -8,7 +8,7 @@ from typing import ClassVar
 from gateway.common.domain.errors import ConfigurationError
 
 SERVER_NAME = "edge-inference-gateway"
-"""Name of this server in its metadata, unless the configuration has another."""
+"""Name of this server in its metadata."""
 BODY_PAUSE_S = 10.0
 """Longest time between two pieces of a request's body; then it ends as one that took too long."""
 KEY_LIMIT_BYTES = 255
@@ -31,17 +31,15 @@ class SharedMemorySettings:
     max_regions: int = 64  # regions registered at once, of all callers; one more replaces an idle one
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together
-    caller_percent: int = 50  # % of both for one caller, which is often the user of all cameras' programs
-    idle_s: float = 60.0  # a region unused for this long is dropped if a limit is reached
-    sweep_s: float = 30.0  # time between checks for regions whose segment or process is gone
+    caller_percent: ClassVar[int] = 50  # % of both for one caller, which is often the user of all cameras' programs
+    idle_s: ClassVar[float] = 60.0  # a region unused for this long is dropped if a limit is reached
+    sweep_s: ClassVar[float] = 30.0  # time between checks for regions whose segment or process is gone
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing passes. Raises ConfigurationError (table shared_memory)."""
         for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) in {int, float}):
             if getattr(self, key) <= 0:
                 raise _refused(key, "must be more than 0")
-        if self.caller_percent > 100:
-            raise _refused("caller_percent", f"must be between 1 and 100, not {self.caller_percent}")
         if self.socket and not self.allowed:
             raise _refused("socket", "needs allowed = true")
         if self.socket and not self.socket.startswith("/"):

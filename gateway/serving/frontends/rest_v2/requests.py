@@ -30,7 +30,6 @@ class RestPorts:
     """Interfaces that the endpoints use.
 
     `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
-    `server_name` is part of the server metadata.
     """
 
     inference: RestEngine
@@ -40,7 +39,6 @@ class RestPorts:
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
     bodies: BodyReader
     regions: Regions | None
-    server_name: str
     authentication: Authentication
 
 
