@@ -12,18 +12,18 @@ from gateway.common.domain.settings import VAST
 class LibrarySettings:
     """Settings of `[library]`: the limits for reading a model directory."""
 
-    manifest_limit_bytes: int = 1_048_576  # a manifest larger than this is refused
-    models_limit: int = 1000  # most folders that are read in one model directory
-    versions_limit: int = 100  # most version folders that are read per model
-    entries_limit: int = 10_000  # most files and folders in one folder; one that has more is refused
+    manifest_limit_bytes: ClassVar[int] = 1_048_576  # a manifest larger than this is refused
+    models_limit: ClassVar[int] = 1000  # most folders that are read in one model directory
+    versions_limit: ClassVar[int] = 100  # most version folders that are read per model
+    entries_limit: ClassVar[int] = 10_000  # most files and folders in one folder; one that has more is refused
 
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
     """Settings of `[state]`: the SQLite file that keeps verdicts between restarts."""
 
-    verdicts_limit: int = 10_000  # rows kept; the oldest are removed first
-    busy_timeout_ms: int = 5_000  # time to wait for another process that shares the file
+    verdicts_limit: ClassVar[int] = 10_000  # rows kept; the oldest are removed first
+    busy_timeout_ms: ClassVar[int] = 5_000  # time to wait for another process that shares the file
 
 
 @dataclass(frozen=True, slots=True)
