@@ -10,6 +10,7 @@ unacknowledged and the broker keeps them.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -69,7 +70,7 @@ class JournalWriter:
         self._queue: list[_Frame] = []
         self._callers = 0
         """Frames in the queue whose caller waits."""
-        self._synced_s = 0.0
+        self._synced_s = -math.inf  # not 0: the monotonic clock of a machine that has just started is near it
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mqtt-journal", daemon=True)
