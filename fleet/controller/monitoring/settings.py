@@ -65,8 +65,8 @@ class WakeBrokerSettings:
     ca_file: str = ""  # PEM; empty: the system's authorities
     certificate_file: str = ""  # PEM, for brokers that require one
     key_file: str = ""  # PEM; empty: in certificate_file
-    keepalive_s: int = 60  # longest time without a packet
     per_s: int = 200  # devices woken in a second: each of them polls
+    keepalive_s: ClassVar[int] = 60  # longest time without a packet
     retry_limit_s: ClassVar[float] = 60.0  # longest pause between attempts to reach the broker
 
     def __post_init__(self) -> None:

@@ -91,9 +91,9 @@ class WakeClientSettings:
     url: str | None = None  # mqtt://host:port or mqtts://host:port; not set: no broker is asked
     topic: str = "edge-fleet/{device}/wake"  # any message there counts, whatever its content
     keepalive_s: int = 300  # time without packets after which a ping is sent: both ends detect a broken connection
-    least_pause_s: float = 60.0  # between two polls, however many hints come
-    spread_s: float = 10.0  # a woken device waits up to that long: devices must not poll all at once
 
+    least_pause_s: ClassVar[float] = 60.0  # between two polls, however many hints come
+    spread_s: ClassVar[float] = 10.0  # a woken device waits up to that long: devices must not poll all at once
     connect_timeout_s: ClassVar[float] = 10.0  # until the broker has accepted the subscription
     retry_s: ClassVar[float] = 60.0  # before the broker is tried again, doubling up to retry_limit_s
     retry_limit_s: ClassVar[float] = 3_600.0  # longest pause between attempts
