@@ -22,7 +22,7 @@ SERVER_CERTIFICATE_NOT_RENEWED = "server certificate not renewed: %s; the port k
 """There is another certificate for the port, but it cannot be used: the problem."""
 REQUEST_ANSWERED = "request answered: %s %s %s %s %s %d %d bytes %.1f ms"
 """For each request, by the logger `fleet.access`: id, address, caller, method, path, status, bytes, duration."""
-REQUEST_CUT_OFF = "request cut off: %s %s; it did not end within [listen] stop_grace_s"
+REQUEST_CUT_OFF = "request cut off: %s %s; it did not end before the controller stopped"
 """The controller stops, and a request still runs after the grace period: its id and path."""
 REQUEST_CRASHED = "request crashed: %s %s; report this defect with the traceback"
 """An unexpected error ended a request, which is answered 500: its id and path."""
@@ -90,7 +90,7 @@ ASSIGNMENT_NOT_ADOPTED = "assignment not adopted: %s: %s; the device gets versio
 # ---- alerts, OTLP and wake hints -------------------------------------------------------------------------------------
 ALERT_CHANGED = "alert changed: %s is %s: %s"
 """An alert became pending, opened or closed: rule, state and summary."""
-ALERTS_NOT_OPENED = "alerts not opened: %d, because [alerts] open_limit or device_limit is reached"
+ALERTS_NOT_OPENED = "alerts not opened: %d, because too many are open, in all or of one device"
 """More alerts than before are not opened because of a limit: their number."""
 ALERT_DELIVERY_FAILED = "alert delivery failed: %s; next attempt in %.0f s"
 """The webhook did not accept an alert, which is sent again: the problem and the pause."""

@@ -129,7 +129,7 @@ UPLOADS_FULL = ProblemType(
     "No room for uploads",
     Fault.INVALID,
     "Files that are not published reach a bound of all tokens or of this one: `[drafts] unpublished_limit_bytes`, "
-    "`unpublished_limit_files`, `share_per_token`, `open_limit_per_token`.",
+    "20,000 files, of one token half of both and 64 incomplete ones.",
     "Publish or withdraw drafts, delete uploads (`edge-fleet uploads`), or wait until they expire.",
 )
 PRECONDITION_FAILED = ProblemType(

@@ -129,7 +129,7 @@ def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> 
         verdict = json.loads(done.stdout)
         return {**verdict, "ok": bool(verdict["ok"]) and done.returncode == 0}
     except subprocess.TimeoutExpired:
-        problem = f"took longer than {settings.check_timeout_s:g} s; raise check_timeout_s in fleet.toml"
+        problem = f"took longer than {settings.check_timeout_s:g} s; check it on a faster machine"
         raise UnreachableError(problem, file=" ".join(command)) from None
     except (ValueError, KeyError, TypeError):
         output = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]

@@ -33,7 +33,7 @@ class ClientSettings:
     attempts: int = 5  # of a request that is answered "later", or of a POST whose connection broke
     backoff_s: float = 1.0  # pause after the first connection that broke; each next one is twice as long
     wait_limit_s: float = 30.0  # longest pause between two of them, whatever the controller says
-    piece_bytes: int = 8_388_608  # 8 MiB of a file in one request; at most [drafts] request_limit_bytes there
+    piece_bytes: int = 8_388_608  # 8 MiB of a file in one request; at most 64 MiB there
     page_rows: int = 500  # rows of a list that one request returns
 
 

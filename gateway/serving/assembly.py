@@ -123,8 +123,6 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     cores = inventory.cpu.cores or os.cpu_count() or 1
     most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
-    if config.limits.worker_nice:
-        profile = replace(profile, budget=replace(profile.budget, worker_nice=config.limits.worker_nice))
     return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
 
 

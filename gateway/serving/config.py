@@ -14,7 +14,7 @@ import typing
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gateway.common.domain.access import (
     Address,
@@ -28,7 +28,7 @@ from gateway.common.domain.access import (
 from gateway.common.domain.document import Table, parse_toml
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.rights import Grant, check_identity, read_rights
-from gateway.common.domain.settings import check_above_zero, only_tables, read_settings, sections
+from gateway.common.domain.settings import only_tables, read_settings, sections
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.files.credentials import is_exposed, read_secret, secret_path
 from gateway.common.log_settings import LogSettings
@@ -51,7 +51,6 @@ DEFAULT_PROFILES = Path("/etc/edge-gateway/device_profiles")
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
-SERVER_NAME_LIMIT_CHARS = 128
 SECRETS = (("auth", "tokens_file"), ("tls", "key"))
 """Settings that name a file of secrets."""
 MACHINE_ID = Path("/etc/machine-id")
@@ -67,21 +66,15 @@ class GatewaySettings:
 
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
-    server_name: str = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
     memory_mib: int = 0  # MiB of data that the process may allocate; 0: three quarters of the device's memory
     profiles_dir: str = ""  # folder of device profiles of this site; "": /etc/edge-gateway/device_profiles if it exists
+    server_name: ClassVar[str] = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
 
     def __post_init__(self) -> None:
-        """Refuse an id that is no level of an MQTT topic, and an unfit name. ConfigurationError (table gateway)."""
+        """Refuse an id that is no level of an MQTT topic. Raises ConfigurationError (table gateway)."""
         if not GATEWAY_ID.fullmatch(self.id):
             raise ConfigurationError(
                 f"must be up to 64 letters, digits, '.', '_' or '-', not {self.id!r:.80}", table="gateway", key="id"
-            )
-        if not (0 < len(self.server_name) <= SERVER_NAME_LIMIT_CHARS and self.server_name.isprintable()):
-            raise ConfigurationError(
-                f"must be 1 to {SERVER_NAME_LIMIT_CHARS} printable characters, not {self.server_name!r:.80}",
-                table="gateway",
-                key="server_name",
             )
         if 0 < self.memory_mib < LEAST_MEMORY_MIB:
             raise ConfigurationError(
@@ -122,14 +115,10 @@ class AuthSettings:
 
     tokens_file: str | None = None  # one token a line: `NAME TOKEN [scopes=…] [models=…] [expires=…]`
     anonymous: bool = False  # whether callers beyond this device may call without token and certificate
-    failure_burst: int = 10  # failed authentications of one address at once; then 429, RESOURCE_EXHAUSTED
-    failures_per_s: float = 1.0  # ... and on average
-    failure_addresses: int = 1024  # addresses whose failures are remembered (IPv6: /64)
     grant: tuple[GrantSettings, ...] = ()  # rights of callers without a token; the first that covers one counts
-
-    def __post_init__(self) -> None:
-        """Refuse bounds that no caller could meet. Raises ConfigurationError (table auth)."""
-        check_above_zero(self, "auth", "failure_burst", "failures_per_s", "failure_addresses")
+    failure_burst: ClassVar[int] = 10  # failed authentications of one address at once; then 429, RESOURCE_EXHAUSTED
+    failures_per_s: ClassVar[float] = 1.0  # ... and on average
+    failure_addresses: ClassVar[int] = 1024  # addresses whose failures are remembered (IPv6: /64)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -224,7 +213,7 @@ def _check_shares(config: Config, table: Table) -> None:
     ):
         if total * percent // 100 < largest:
             table.refuse(
-                "caller_bytes_percent",
+                "caller_percent",
                 f"{percent} % of {name} = {total} are fewer bytes than the largest request, {largest}; raise one of "
                 "the two, or lower max_message_bytes or max_body_bytes",
             )

@@ -179,9 +179,9 @@ class Daemon:
         from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
         from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
 
-        engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
+        engine, guards = self._engine, self._credentials
         ports = (engine, self._listed, engine, self._config.grpc, self._regions)
-        service = InferenceService(*ports, server_name=name, pools=self._pools)
+        service = InferenceService(*ports, pools=self._pools)
         frontend = guards.guard(GrpcServer(service, self._config.grpc, guards.security))
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -200,9 +200,9 @@ class Daemon:
         mqtt = absent if self._mqtt is None else self._mqtt.samples
         sources = (mqtt, self._state.samples, regions, *refused)
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
-        engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
+        engine, security = self._engine, self._credentials.security
         ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
-        frontend = RestFrontend(*ports, server_name=name, pools=self._pools)
+        frontend = RestFrontend(*ports, pools=self._pools)
         bound = await self._credentials.guard(frontend).start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)

@@ -20,7 +20,6 @@ CONFIG = """
 addresses = ["127.0.0.1:{port}"]
 [director]
 poll_s = 30.0
-published_every_s = 0.5
 [scheduler]
 tick_s = 0.5
 [wake]

@@ -12,6 +12,9 @@ from typing import Any
 
 from children import Child, Children, free_port
 
+from gateway.device.agent.config import SECTIONS
+from tests.simulators import constants
+
 HERE = Path(__file__).resolve().parent
 GATEWAY = """
 [gateway]
@@ -30,7 +33,6 @@ AGENT = """
 socket = "{folder}/control.sock"
 [agent]
 retry_s = 2.0
-jitter_percent = 0.0
 drain_s = 2.0
 [store]
 keep_free_bytes = 0
@@ -49,6 +51,7 @@ spread_s = 0.2
 """A device in the field watches a new version for ten minutes; here for as long as a viewer has patience.
 
 Three devices share this machine's cores, so that a run may take three times as long before it counts as slower.
+`constants.take` takes out what the agent's file cannot set.
 """
 
 
@@ -72,7 +75,8 @@ class Device:
         (self._folder / "models").mkdir(parents=True)
         values = {"name": self.name, "folder": self._folder, "broker": broker}
         (self._folder / "edge-gateway.toml").write_text(GATEWAY.format(**values))
-        (self._folder / "edge-agent.toml").write_text(AGENT.format(**values))
+        settings, self._hurry = constants.take(AGENT.format(**values), SECTIONS)
+        (self._folder / "edge-agent.toml").write_text(settings)
 
     def enrol(self, url: str, authority: Path, token: Path) -> None:
         """Make a key on the device, and let the controller sign for it."""
@@ -84,8 +88,8 @@ class Device:
         config = ["--config", self._folder / "edge-gateway.toml", "--http", "off", "--mqtt", "off"]
         simulated = [sys.executable, HERE / "simulated.py", self._kind, self._folder / "tree"]
         self._gateway = self._children.start(f"{self.name}-gateway", [*simulated, "run", *options, *config])
-        command = [sys.executable, "-m", "gateway.device.agent", "run", *self._agent]
-        self._children.start(f"{self.name}-agent", command)
+        agent = constants.command((sys.executable, "-m", "gateway.device.agent"), self._hurry)
+        self._children.start(f"{self.name}-agent", [*agent, "run", *self._agent])
 
     def wait(self) -> None:
         """Wait until the gateway answers its agent."""

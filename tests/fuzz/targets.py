@@ -54,9 +54,11 @@ from gateway.serving.frontends.grpc_v2.http2.requests import read_request
 from gateway.serving.frontends.grpc_v2.http2.streams import CLOSED, KEPT_CLOSED, Stream
 from gateway.serving.frontends.grpc_v2.service import large_requests as reading
 from gateway.serving.frontends.oip_json import decode_request
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
-LIMITS = Http2Limits(
+LIMITS = settings_with(
+    Http2Limits(),
     max_streams=5,
     max_header_bytes=4096,
     max_frame_bytes=16_384,

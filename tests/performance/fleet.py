@@ -40,7 +40,7 @@ FREE = {
 }
 """Few devices play many: what bounds one of them would bound the measurement."""
 REST_S = 45.0
-"""Between passes: alerts on what the last one reported are evaluated until then (`[alerts] evaluate_every_s`)."""
+"""Between passes: alerts on what the last one reported are evaluated until then (`AlertSettings.evaluate_every_s`)."""
 Figures = dict[str, Any]
 
 

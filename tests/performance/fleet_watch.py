@@ -27,11 +27,12 @@ from fleet.controller.monitoring.otlp_names import Names
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.webhook import Webhook
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, made
 from tests.simulators.receiver import receiving
 from tests.unit.fleet.monitoring.test_otlp import STATISTICS, VITALS, heard
 
-SETTINGS = AlertSettings(settle_s=0.0)
+SETTINGS = settings_with(AlertSettings(), settle_s=0.0)
 NEW = {"profile": "", "accelerators": [], "site": "", "inventory": {}, "health": "", "health_details": {}}
 
 

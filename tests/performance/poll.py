@@ -19,7 +19,7 @@ from pathlib import Path
 from gateway.common.domain.probation import ProbationSettings
 from gateway.common.log_settings import LogSettings
 from gateway.common.logs import configure_logging
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.device.agent import events
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.settings import AgentSettings
@@ -28,6 +28,7 @@ from gateway.device.agent.state.identity import bootstrap, read_identity
 from gateway.device.agent.state.storage import opened
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
 
@@ -36,7 +37,7 @@ POLLS, SLOTS = 50, 4
 DEVICE = "door-1"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.001),
     store=StoreSettings(keep_free_bytes=0),
     log=LogSettings(level="error"),
 )
@@ -59,7 +60,7 @@ def measured(folder: Path, polls: int) -> dict[str, float]:
         (source / "root.json").write_bytes(repository.root_bytes(1))
         urls = {"repository": server.url, "assignment": f"{server.url}assignments/{DEVICE}.json"}
         (source / "device.json").write_text(json.dumps({"schema": 1, "device": DEVICE, **urls}))
-        bootstrap(read_identity(source), folder / "store", JournalSettings())
+        bootstrap(read_identity(source), folder / "store")
         with opened(folder / "store", CONFIG) as storage:
             agent = work.Agent(storage, CONFIG)
             assert not agent.poll().problem

@@ -17,7 +17,7 @@ from gateway.common.domain.probation import ProbationSettings
 from gateway.common.log_settings import LogSettings
 from gateway.common.logs import configure_logging
 from gateway.common.store.errors import SpaceError, StoreError
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.report.report import document, read_standing
 from gateway.device.agent.settings import AgentSettings
@@ -27,13 +27,14 @@ from gateway.device.agent.state.storage import Storage, opened, opened_for_readi
 from gateway.device.agent.update import work
 from gateway.device.agent.update.verify import Verification
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
-    store=StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.001),
+    store=settings_with(StoreSettings(keep_free_bytes=0), sync_every_bytes=60_000),
     log=LogSettings(level="error"),
 )
 
@@ -52,7 +53,7 @@ def prepare(folder: Path) -> None:
         repository.assign(DEVICE, {SLOT: path})
         shutil.copytree(repository.public, folder / version)
     shutil.rmtree(folder / "fleet")
-    bootstrap(read_identity(source), folder / "store", JournalSettings())
+    bootstrap(read_identity(source), folder / "store")
     sync(folder, "1", lambda _: None)
 
 

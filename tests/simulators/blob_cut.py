@@ -10,10 +10,11 @@ from typing import Any
 
 from fleet.controller.blobs.disk import DiskBlobs
 from fleet.controller.blobs.settings import BlobSettings
+from tests.simulators.constants import settings_with
 
 KEPT = "kept"
 OLD, NEW = (bytes([seed]) * 200_000 for seed in (1, 2))
-AT_ONCE = BlobSettings(leftover_age_s=-1.0)
+AT_ONCE = settings_with(BlobSettings(), leftover_age_s=-1.0)
 
 
 def digest(content: bytes) -> str:

@@ -25,6 +25,7 @@ from gateway.serving.domain.vitals import Vitals
 from gateway.serving.frontends.control.about import About
 from gateway.serving.frontends.control.server import ControlFrontend
 from gateway.serving.frontends.control.settings import ControlServerSettings
+from tests.simulators.constants import settings_with
 
 ACTIVATION: dict[str, Any] = {
     "slot": "meter",
@@ -135,7 +136,7 @@ async def serving(*, restart: Callable[[], str] = lambda: "", **settings: Any) -
     """Run a frontend on a socket in a folder that all users may enter."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    gateway = Gateway(ControlServerSettings(**settings), folder / "control.sock", restart)
+    gateway = Gateway(settings_with(ControlServerSettings(), **settings), folder / "control.sock", restart)
     await gateway.frontend.start([Address(path=str(gateway.path))])
     answering = asyncio.create_task(gateway.frontend.serve())
     answering.add_done_callback(gateway.ended)

@@ -25,10 +25,13 @@ from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.credentials import new_credential
 from fleet.controller.serving.settings import RateSettings
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_http import Device, device
 from tests.simulators.fleet_repository import FleetRepository
 
-SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(tick_s=0.05))
+SOON = FleetConfig(
+    director=settings_with(DirectorSettings(), published_every_s=0.0), scheduler=SchedulerSettings(tick_s=0.05)
+)
 """Configuration of a controller that does not wait before it acts."""
 
 

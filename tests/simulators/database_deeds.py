@@ -39,6 +39,7 @@ from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.place import read_place
 from fleet.controller.database.rollouts import NewFact, StoredRollout
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, content, shape
 from tests.simulators.dying import die_at, died
 
@@ -100,7 +101,11 @@ def receive(connection: Connection) -> None:
     """Receive telemetry, including a new boot."""
     telemetry.receive(connection, "camera-0", Batch("metrics", 1, rows(3, 4, 6), [(7, 9)]), NOW, SETTINGS.telemetry)
     telemetry.receive(
-        connection, "camera-0", Batch("metrics", 2, rows(1)), NOW, TelemetryStorageSettings(boots_limit=1)
+        connection,
+        "camera-0",
+        Batch("metrics", 2, rows(1)),
+        NOW,
+        settings_with(TelemetryStorageSettings(), boots_limit=1),
     )
 
 

@@ -23,9 +23,10 @@ from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.place import read_place
 from fleet.controller.database.rollouts import NewFact
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW
 
-SETTINGS = DatabaseSettings(lease_s=0.5)
+SETTINGS = settings_with(DatabaseSettings(), lease_s=0.5)
 HOUR = timedelta(hours=1)
 
 

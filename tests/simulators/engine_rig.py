@@ -31,6 +31,7 @@ from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.repository import ModelRepository
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -221,11 +222,16 @@ def bare(name: str, file: str) -> Release:
     return Release(name, "1", Path("/models"), f"bare {file}", bare=bare_variant(file, (Artifact(file, "0" * 64, 1),)))
 
 
+def limits_with(**changes: Any) -> EngineSettings:
+    """Return limits with these values, also of constants."""
+    return settings_with(EngineSettings(), **changes)
+
+
 async def quick_rig(
     model: ModelManifest | None = None, p50_us: float = 10.0, row_us: float = 1.0, **changes: Any
 ) -> Rig:
     """Return a rig that serves `model` with these trial latencies. Its variant `b` takes as long."""
-    rig, model = Rig(EngineSettings(**changes)), model or manifest()
+    rig, model = Rig(limits_with(**changes)), model or manifest()
     verdict = measured(p50_us, row_us)
     rig.trials |= dict.fromkeys("ab", verdict if model.batched else replace(verdict, joining=Joining()))
     await rig.serve(model)

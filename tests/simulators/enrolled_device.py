@@ -29,17 +29,18 @@ from gateway.device.agent.state.polled import PollResult
 from gateway.device.agent.state.storage import opened, opened_for_reading
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_controller import FleetController, Told
 from tests.simulators.fleet_repository import FleetRepository
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    fetch=FetchSettings(attempts=1, connect_timeout_s=10.0, read_timeout_s=10.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
+    fetch=settings_with(FetchSettings(connect_timeout_s=10.0, read_timeout_s=10.0), attempts=1),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
-    diagnostics=DiagnosticsSettings(least_pause_s=0.0),
-    telemetry=ReportSettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
+    diagnostics=settings_with(DiagnosticsSettings(), least_pause_s=0.0),
+    telemetry=settings_with(ReportSettings(deadline_s=5.0), retry_s=0.0, retry_limit_s=0.0),
 )
 INVENTORY = {"arch": "x86_64", "accelerators": []}
 

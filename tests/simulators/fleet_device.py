@@ -18,9 +18,10 @@ import pytest
 
 from fleet.publisher.releases import Terms
 from gateway.common.store.plain import file_digest
+from gateway.device.agent.config import SECTIONS
 from gateway.device.agent.control import DaemonClient
 from gateway.device.agent.settings import ControlClientSettings
-from tests.simulators import runtime_only
+from tests.simulators import constants, runtime_only
 from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
@@ -89,7 +90,9 @@ class FleetDevice:
         for name, table in (*SETTINGS.items(), *tables.items()):
             wanted[name] = {**wanted.get(name, {}), **table}
         lines = [[f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())] for name, table in wanted.items()]
-        self.config_file.write_text("\n".join(line for table in lines for line in table) + "\n")
+        text = "\n".join(line for table in lines for line in table) + "\n"
+        settings, self.fixed = constants.take(text, SECTIONS)
+        self.config_file.write_text(settings)
 
     def bootstrap(self) -> Done:
         """Make it a device of the repository, pinned to its first root."""
@@ -121,7 +124,8 @@ class FleetDevice:
 
     def command(self, verb: str, *arguments: str) -> list[str]:
         """Return the command line of a verb."""
-        return [*AGENT, verb, *arguments, "--config", str(self.config_file), "--state", str(self.store)]
+        program = constants.command(AGENT, self.fixed)
+        return [*program, verb, *arguments, "--config", str(self.config_file), "--state", str(self.store)]
 
     @contextmanager
     def started(self, verb: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -15,7 +15,7 @@ from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
-UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
+UNDIVIDED = ShareSettings(caller_percent=100, local_percent=0)
 """A single caller may use each total."""
 
 

@@ -10,6 +10,7 @@ from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.engine.decode_pool import DecodePool
 from gateway.serving.engine.settings import EngineSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import SimulatedInference
 
 COUNT = 20_000
@@ -39,7 +40,7 @@ class HeldAnswers(SimulatedInference):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decoding = DecodePool(EngineSettings(decode_inline_us=0))
+        self.decoding = DecodePool(settings_with(EngineSettings(), decode_inline_us=0))
         self.ready, self.begun = threading.Event(), threading.Event()
         self.elements: Array = np.full(COUNT, b"ab", object)
         held = self.elements[-1] = _Held(b"end")

@@ -26,6 +26,7 @@ from gateway.serving.frontends.grpc_v2.http2.events import (
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.http2.requests import read_request
 from gateway.serving.frontends.grpc_v2.http2.streams import Stream
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import HEAD, TRAILERS
 
 Codes = h2.settings.SettingCodes
@@ -66,7 +67,8 @@ class Peers:
         self.to_us, self.to_them, self.greeted = bytearray(), bytearray(), False
         self.now_ns = self.pings = self.pongs = self.our_pings = self.our_pongs = 0
         stream, connection, frame = limits
-        bounds = Http2Limits(
+        bounds = settings_with(
+            Http2Limits(),
             stream_window_bytes=stream,
             connection_window_bytes=connection,
             max_frame_bytes=frame,

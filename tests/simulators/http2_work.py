@@ -20,13 +20,15 @@ from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.grpc_v2.transport.connection import GrpcConnection
 from gateway.serving.frontends.grpc_v2.transport.sockets import READ_BYTES
 from gateway.serving.frontends.peer import Peer
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import Gateway
 from tests.simulators.http2_floods import LARGE_ENTRY
 from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, data, headers
 from tests.simulators.inference import SimulatedInference
 
 NO_GUARD = 2**31 - 1
-LIMITS = Http2Limits(
+LIMITS = settings_with(
+    Http2Limits(),
     resets_burst=NO_GUARD, controls_burst=NO_GUARD, max_unread_bytes=NO_GUARD, max_ping_strikes=NO_GUARD,
     unanswered_work_ms=NO_GUARD,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from gateway.serving.domain.ports import InferenceEngine
 from gateway.serving.frontends.mqtt.frontend import MqttFrontend
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import VARIANT, SimulatedInference, identity
 
 ID = "gw"
@@ -71,7 +72,7 @@ async def frontend(
     **settings: Any,
 ) -> AsyncIterator[MqttFrontend]:
     """Run a frontend, by default until it is online first. It is stopped at the end. `folder`: of its journal."""
-    one = MqttFrontend(inference, MqttSettings(url=url, route=routes, **(FAST | settings)), ID, folder)
+    one = MqttFrontend(inference, settings_with(MqttSettings(url=url, route=routes), **(FAST | settings)), ID, folder)
     await one.start()
     try:
         if online:

@@ -22,6 +22,7 @@ from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.serving.frontends.mqtt.settings.samples import MqttTime
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import FAST
 
@@ -109,7 +110,7 @@ class JournaledPipeline:
     ) -> None:
         self.folder = folder
         self.counters = Counter[str]()
-        own = MqttSettings(url="mqtt://x", route=routes, **(FAST | more))
+        own = settings_with(MqttSettings(url="mqtt://x", route=routes), **(FAST | more))
         self.journal = SampleJournal(
             folder, CommitRhythm(0.001, 16, 0.01), snapshot_bytes=own.journal_snapshot_bytes, counters=self.counters
         )

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.simulators import constants
+
 ROOT = Path(__file__).parents[2]
 PASSPHRASE = "correct horse battery staple"
 MODELS = ROOT / "models"
@@ -29,6 +31,7 @@ class Publisher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.fixed: constants.Constants = {}
         self.public = folder / "public"
         folder.mkdir(parents=True, exist_ok=True)
         self.gateway = folder / "edge-gateway"
@@ -40,7 +43,7 @@ class Publisher:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command. Fail if its exit code is not `code` (None: any)."""
         done = subprocess.run(
-            [sys.executable, "-m", "fleet", *map(str, arguments)],
+            [*constants.command((sys.executable, "-m", "fleet"), self.fixed), *map(str, arguments)],
             cwd=self.folder,
             env=self.environment | dict(environment or {}),
             stdin=subprocess.DEVNULL,

@@ -18,9 +18,10 @@ from gateway.workshop.pull.pull import PulledRelease, PullRequest, pull_release
 from gateway.workshop.pull.reference import read_reference
 from gateway.workshop.pull.settings import PullSettings
 from gateway.workshop.pull.sources import PullAccess
+from tests.simulators.constants import settings_with
 from tests.simulators.daemon import SHIPPED
 
-QUICK = replace(
+QUICK = settings_with(
     PullSettings().fetch,
     read_timeout_s=0.5,
     minimum_rate_bytes_per_s=100,

@@ -16,11 +16,11 @@ from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.server import RestFrontend
 from gateway.serving.frontends.rest_v2.settings import RestSettings
-from gateway.serving.frontends.settings import SERVER_NAME, ShareSettings
+from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
-UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
+UNDIVIDED = ShareSettings(caller_percent=100, local_percent=0)
 """A single caller may use each total."""
 METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 
@@ -49,7 +49,6 @@ class Gateway:
         security: Security,
         regions: Regions | None,
         *,
-        server_name: str,
         shares: ShareSettings,
     ) -> None:
         self.inference, self.pools = inference, Pools(shares)
@@ -61,7 +60,6 @@ class Gateway:
             security,
             metrics,
             regions,
-            server_name=server_name,
             pools=self.pools,
         )
         self.addresses: tuple[Address, ...] = ()
@@ -84,7 +82,6 @@ async def serving(
     addresses: Sequence[Address] = (LOOPBACK,),
     inference: SimulatedInference | None = None,
     regions: Regions | None = None,
-    server_name: str = SERVER_NAME,
     hosts: tuple[str, ...] = ("*",),
     shares: ShareSettings = UNDIVIDED,
 ) -> AsyncIterator[Gateway]:
@@ -93,7 +90,7 @@ async def serving(
         replace(settings or RestSettings(), hosts=hosts),
         security or Security(),
     )
-    gateway = Gateway(inference, settings, security, regions, server_name=server_name, shares=shares)
+    gateway = Gateway(inference, settings, security, regions, shares=shares)
     gateway.addresses = await gateway.frontend.start(addresses)
     await gateway.frontend.answer()
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)

@@ -31,6 +31,7 @@ from fleet.controller.rollouts.facts import Approved, Event, Fact, Reported, Sta
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import Member, Status
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import ALIKE, made
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -151,9 +152,7 @@ class RolledFleet:
         """Return all facts of a rollout."""
         found: list[Fact] = []
         with self.database.read() as connection:
-            while page := rollouts.facts_of(
-                connection, rollout, self.database.settings, after=found[-1].seq if found else 0
-            ):
+            while page := rollouts.facts_of(connection, rollout, 10_000, after=found[-1].seq if found else 0):
                 found += map(fact_of, page)
         return found
 
@@ -189,7 +188,7 @@ def rolling(
 ) -> Iterator[RolledFleet]:
     """Yield a fleet without devices, with versions 1 and 2 published. `changes`: of the database's settings."""
     repository = FleetRepository(folder / "publisher")
-    with made(kind, folder, DatabaseSettings(**changes)) as database:
+    with made(kind, folder, settings_with(DatabaseSettings(), **changes)) as database:
         fleet = RolledFleet(database, repository, settings or SchedulerSettings())
         fleet.publish("1", "2")
         yield fleet

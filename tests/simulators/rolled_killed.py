@@ -26,6 +26,7 @@ from fleet.controller.database.engine import open_database
 from fleet.controller.database.place import read_place
 from fleet.controller.rollouts.decisions import PART_LOW, Offer, RollBack
 from fleet.controller.rollouts.facts import Aborted, Decided, Fact, Unattended
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import copied, url
 from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository
@@ -47,8 +48,10 @@ class Cast:
 
 
 CASTS = {
-    "few": Cast(5, 10, 6, SchedulerSettings(devices_per_tick=4)),
-    "parts": Cast(PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, SchedulerSettings(decisions_per_tick=PART_LOW)),
+    "few": Cast(5, 10, 6, settings_with(SchedulerSettings(), devices_per_tick=4)),
+    "parts": Cast(
+        PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, settings_with(SchedulerSettings(), decisions_per_tick=PART_LOW)
+    ),
 }
 """Sizes of the scenario. With "parts", each rollout takes two ticks."""
 

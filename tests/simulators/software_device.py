@@ -28,6 +28,7 @@ from gateway.device.installer.server import InstallerServer
 from gateway.device.installer.settings import SoftwareSettings
 from gateway.device.installer.units import UNITS
 from gateway.device.installer.worker import InstallerWorker
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import pip_wheel, small_wheel
 
@@ -66,14 +67,8 @@ class Device:
         self.units = SimulatedUnits(self.clock)
         self.store = store or folder / "store"
         self.home, self.records = VersionFolder(folder / "lib"), InstallRecords(folder / "state")
-        numbers = {"steady_s": 20.0, "confirm_within_s": 900.0, **settings}
-        self.settings = SoftwareSettings(
-            store=str(self.store),
-            test_user="root",
-            gateway_config=str(folder / "gateway.toml"),
-            keep_free_bytes=0,
-            **numbers,
-        )
+        given = SoftwareSettings(str(self.store), str(folder / "gateway.toml"), "root", keep_free_bytes=0)
+        self.settings = settings_with(given, **settings)
         self.home.environment(FIRST).mkdir(parents=True)
         for link in (CONFIRMED, CURRENT):
             self.home.point(link, FIRST)

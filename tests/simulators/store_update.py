@@ -25,12 +25,13 @@ from gateway.common.store.errors import StoreError
 from gateway.common.store.settings import StoreSettings
 from gateway.device.store import materialised
 from gateway.device.store.journal import Floors, Journal
+from tests.simulators.constants import settings_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SLOT = "meter"
 VARIANT = "onnx"
 CHUNK_BYTES = 40_000
-SETTINGS = StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000)
+SETTINGS = settings_with(StoreSettings(keep_free_bytes=0), sync_every_bytes=60_000)
 CONTENTS = {
     version: {
         "manifest.toml": f"version = {version}".encode() * 30,

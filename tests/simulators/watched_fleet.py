@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,10 +16,11 @@ from fleet.controller.database.rollouts import NewFact, StoredRollout
 from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.monitoring.evaluation import AlertEvaluation
 from fleet.controller.monitoring.settings import AlertSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW
 
-SETTINGS = AlertSettings(
-    settle_s=0.0, evaluate_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0, calm_s=0.0
+SETTINGS = settings_with(
+    AlertSettings(temperature_s=120.0), settle_s=0.0, evaluate_every_s=60.0, error_min_sample=10, calm_s=0.0
 )
 STEP_S = 300.0
 
@@ -29,7 +29,7 @@ class WatchedFleet:
     """Fleet. `now_s`: seconds since the start. `says` also marks the device as seen."""
 
     def __init__(self, database: Database, settings: AlertSettings = SETTINGS, **changes: Any) -> None:
-        self.database, self.settings = database, replace(settings, **changes)
+        self.database, self.settings = database, settings_with(settings, **changes)
         self.counts: Counter[str] = Counter()
         self.now_s = 0.0
         self._leader = candidate(database, "leader")

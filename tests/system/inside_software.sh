@@ -13,7 +13,7 @@ phase() { sed -n 's/^ "phase": "\(.*\)",$/\1/p' $record; }
 
 setup() {
     systemd-sysusers
-    printf '[software]\nconfirm_within_s = 30.0\nsteady_s = 3.0\ncheck_every_s = 0.2\nidle_s = 1.0\n' > /etc/edge-gateway/edge-software.toml
+    printf '[software]\nconfirm_within_s = 30.0\nsteady_s = 3.0\n' > /etc/edge-gateway/edge-software.toml
     printf '[agent]\nretry_s = 1.0\n' > /etc/edge-gateway/edge-agent.toml
     edge-agent bootstrap /srv/fleet/given > bootstrap
     systemctl start edge-gateway edge-agent

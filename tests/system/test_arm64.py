@@ -34,11 +34,8 @@ REFUSED = {"meter-reader": set[str](), "activity": {"openvino-int8"}}
 PATIENT = """
 [trial]
 deadline_s = 250.0
-listing_deadline_s = 100.0
 measure_s = 0.02
 nice = 0
-[limits]
-notify_within_s = 250.0
 [selection]
 idle_before_trial_s = 3600.0
 """
@@ -65,7 +62,9 @@ def checked(device: Machine) -> dict[str, tuple[int, dict[str, Any]]]:
 def gateway(device: Machine, checked: object) -> Iterator[Daemon]:
     """Yield a daemon on the emulated machine, reached on this one's loopback, with the verdicts that `checked` left."""
     options = {"state": device.folder / "state", "command": device.command, "environ": device.environ}
-    with starting(device.folder / "daemon", config=PATIENT, **options) as daemon:
+    with starting(
+        device.folder / "daemon", config=PATIENT + "[limits]\nnotify_within_s = 250.0\n", **options
+    ) as daemon:
         daemon.wait("READY=1", START_S)
         yield daemon
 

@@ -17,7 +17,7 @@ PYTHON
 mkdir -p /run/systemd/system/edge-gateway.service.d
 printf '[Service]\nWatchdogSec=30s\nEnvironment=PYTHONPATH=%s/slow\n' "$PWD" \
     > /run/systemd/system/edge-gateway.service.d/zz-slow.conf
-sed -i 's/^#duration_s = 60.0/duration_s = 5.0/; s/^#snapshot_every_s = 2.0/snapshot_every_s = 0.2/' /etc/edge-gateway/edge-agent.toml
+sed -i 's/^#duration_s = 60.0/duration_s = 5.0/' /etc/edge-gateway/edge-agent.toml
 systemctl daemon-reload
 systemctl restart "$unit"
 

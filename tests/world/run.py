@@ -31,7 +31,7 @@ from tests.world.report import NOT_JOINED, Row, print_report, refused_rows, writ
 REFUSED = Path(__file__).with_name("refused.toml")
 GRPC_CALLERS, HTTP_CALLERS = 32, 16
 START_S = 3600.0
-CONFIG = QUIET + SHORT_TRIALS + "[limits]\nnotify_within_s = 3600.0\n[shares]\ncaller_bytes_percent = 100\n"
+CONFIG = QUIET + SHORT_TRIALS + "[limits]\nnotify_within_s = 3600.0\n[shares]\ncaller_percent = 100\n"
 
 
 @dataclass(frozen=True, slots=True)

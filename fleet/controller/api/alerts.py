@@ -66,7 +66,7 @@ def list_alerts(
             matching=selected(connection, device_query),
             limit_rows=limit,
         )
-    return page(control, found, limit, entry, lambda one: one.key)
+    return page(found, limit, entry, lambda one: one.key)
 
 
 def entry(alert: Alert) -> AlertEntry:

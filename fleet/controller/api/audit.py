@@ -59,7 +59,7 @@ def entries(
         found = audit.page(
             connection, control.database.settings, actor=actor, subject=subject, before=before or None, limit_rows=limit
         )
-    return page(control, found, limit, _entry, lambda entry: entry.sequence)
+    return page(found, limit, _entry, lambda entry: entry.sequence)
 
 
 @get("/v1/audit/verify", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="Verify the audit log")

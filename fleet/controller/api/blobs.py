@@ -16,7 +16,7 @@ from fleet.controller.api.conditions import STATE, check_state
 from fleet.controller.api.document import BODY, CHECKED
 from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest, NameInQuery, PathInQuery
 from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
+from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.audit import Deed
 from fleet.controller.control.uploads import Appending, Upload, named_files
 from fleet.disk import CHUNK_BYTES
@@ -59,7 +59,7 @@ def list_blobs(request: Call, after: PathInQuery = "", limit: Limit = PAGE_ROWS)
     allow(request)
     control = control_of(request)
     found = [one for one in control.uploads.unpublished() if _cursor(one) > after]
-    return page(control, found[: rows_of(control, limit)], limit, _view, _cursor)
+    return page(found[:limit], limit, _view, _cursor)
 
 
 @post(

@@ -161,7 +161,7 @@ def list_devices(
     with control.database.read() as connection:
         wanted = DeviceSelection(*asked, selected(connection, device_query))
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
-    return page(control, found, limit, device_entry, lambda one: one.id)
+    return page(found, limit, device_entry, lambda one: one.id)
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Show a device")

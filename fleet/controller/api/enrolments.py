@@ -73,7 +73,7 @@ def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) 
     scope, control = scope_of(caller_of(request)), control_of(request)
     with control.database.read() as connection:
         found = enrolment.page(connection, control.database.settings, scope=scope, after=after, limit_rows=limit)
-    return page(control, found, limit, lambda one: EnrolmentEntry(**_fields(one)), lambda one: one.id)
+    return page(found, limit, lambda one: EnrolmentEntry(**_fields(one)), lambda one: one.id)
 
 
 @get(

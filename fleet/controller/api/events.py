@@ -60,7 +60,7 @@ def list_events(
             before=before or None,
             limit_rows=limit,
         )
-    return page(control, found, limit, entry, lambda one: one.id)
+    return page(found, limit, entry, lambda one: one.id)
 
 
 def entry(one: StoredEvent) -> EventEntry:

@@ -9,14 +9,14 @@ from typing import Annotated, Generic, TypeVar
 from litestar.params import QueryParameter
 
 from fleet.controller.api.fields import LARGEST
-from fleet.controller.control.control import Control
+from fleet.controller.database.settings import DatabaseSettings
 
 R = TypeVar("R")
 T = TypeVar("T")
 PAGE_ROWS = 100
 """Default number of rows of a page."""
 Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="the row before this page; 0: none")]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
+Limit = Annotated[int, QueryParameter(ge=1, le=DatabaseSettings.page_limit_rows, description="rows of the page")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,10 @@ class Page(Generic[T]):
     next: str | None
 
 
-def page(
-    control: Control, found: Sequence[R], limit: int, view: Callable[[R], T], cursor: Callable[[R], object]
-) -> Page[T]:
+def page(found: Sequence[R], limit: int, view: Callable[[R], T], cursor: Callable[[R], object]) -> Page[T]:
     """Return a page. `cursor` returns the value of a row with which the next page is requested.
 
     A full page may be followed by an empty one.
     """
-    full = len(found) >= rows_of(control, limit)
+    full = len(found) >= limit
     return Page([*map(view, found)], str(cursor(found[-1])) if full else None)
-
-
-def rows_of(control: Control, limit: int) -> int:
-    """Return the rows of a full page: as requested, but at most what the database answers."""
-    return min(limit, control.database.settings.page_limit_rows)

@@ -60,7 +60,7 @@ def list_releases(
     control = control_of(request)
     with control.database.read() as connection:
         found = releases.page(connection, control.database.settings, model=model, after=after, limit_rows=limit)
-    return page(control, found, limit, _entry, lambda one: one.release.target)
+    return page(found, limit, _entry, lambda one: one.release.target)
 
 
 @get(

@@ -64,7 +64,7 @@ def list_rollouts(
         )
         visible = (one for one in stored if words.covers(scope, parse(str(one.spec["query"]))))
         found = [*islice(visible, limit)]
-    return page(control, found, limit, entry, lambda one: one.id)
+    return page(found, limit, entry, lambda one: one.id)
 
 
 @get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Show a rollout")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -44,7 +43,7 @@ def list_devices(
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
     found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
-    return page(control_of(request), found, limit, device, lambda member: member.device)
+    return page(found, limit, device, lambda member: member.device)
 
 
 @get(
@@ -60,9 +59,8 @@ def list_facts(
     known_rollout(request, rollout)
     control = control_of(request)
     with control.database.read() as connection:
-        settings = replace(control.database.settings, facts_limit_rows=limit)
-        found = rollouts.facts_of(connection, rollout, settings, after=after)
-    return page(control, found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
+        found = rollouts.facts_of(connection, rollout, limit, after=after)
+    return page(found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
 
 
 HANDLERS = (list_devices, list_facts)

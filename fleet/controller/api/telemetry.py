@@ -13,7 +13,7 @@ from litestar.params import QueryParameter
 from fleet.controller.access import Action
 from fleet.controller.api.fields import DeviceQuery, NameInPath, NameInQuery
 from fleet.controller.api.identity import ACTION, Call, control_of
-from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
+from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.api.scope import caller_of, known_device, scope_of
 from fleet.controller.control.device_query import selected
 from fleet.controller.control.ingestion_lines import NUMBER_LIMIT
@@ -102,8 +102,8 @@ def list_rows(
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
         settings = control.database.settings
-        found = _rows(connection, device, stream, reached, limit_rows=rows_of(control, limit), settings=settings)
-    return page(control, found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
+        found = _rows(connection, device, stream, reached, limit_rows=limit, settings=settings)
+    return page(found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
 
 
 @get(
@@ -150,7 +150,7 @@ def list_newest_of_devices(
             after=after,
             limit_rows=limit,
         )
-    return page(control, found, limit, _device_row, lambda one: one[0])
+    return page(found, limit, _device_row, lambda one: one[0])
 
 
 def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:

@@ -68,7 +68,7 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
     control = control_of(request)
     with control.database.read() as connection:
         found = tokens.page(connection, control.database.settings, after=after, limit_rows=limit)
-    return page(control, found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
+    return page(found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
 
 
 @get("/v1/tokens/{token:int}", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="Show an API token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,17 @@ class S3Settings:
     url_validity_s: float = 900.0  # validity of a pre-signed URL: a device that resumes asks for a new one
     connect_timeout_s: float = 5.0  # for a connection
     request_timeout_s: float = 60.0  # for one request, a part of an upload included
-    retries: int = 3  # after temporary failures
-    retry_timeout_s: float = 60.0  # for a request and its retries
-    part_bytes: int = 8_388_608  # 8 MiB: one part of an upload; 10,000 parts at most
-    parts_at_once: int = 4  # parts of one upload in memory
-    retry_after_s: float = 10.0  # Retry-After while the store is unavailable
+    retries: ClassVar[int] = 3  # after temporary failures
+    retry_timeout_s: ClassVar[float] = 60.0  # for a request and its retries
+    part_bytes: ClassVar[int] = 8_388_608  # 8 MiB: one part of an upload; 10,000 parts at most
+    parts_at_once: ClassVar[int] = 4  # parts of one upload in memory
+    retry_after_s: ClassVar[float] = 10.0  # Retry-After while the store is unavailable
 
 
 @dataclass(frozen=True, slots=True)
 class BlobSettings:
     """Table `[blobs]`."""
 
-    piece_bytes: int = 131_072  # 128 KiB: one piece of a file sent over TLS
-    leftover_age_s: float = 86_400.0  # age at which an incomplete upload is removed
     s3: S3Settings = field(default_factory=S3Settings)
+    piece_bytes: ClassVar[int] = 131_072  # 128 KiB: one piece of a file sent over TLS
+    leftover_age_s: ClassVar[float] = 86_400.0  # age at which an incomplete upload is removed

@@ -59,7 +59,7 @@ class States:
         stored = rollouts.get(connection, rollout, lock=lock)
         spec, state = self._at_most(stored)
         while state.seq < stored.sequence:
-            page = rollouts.facts_of(connection, rollout, settings, after=state.seq)
+            page = rollouts.facts_of(connection, rollout, settings.facts_limit_rows, after=state.seq)
             state = fold(spec, map(fact_of, page), state)
         return RecordedRollout(stored, spec, state)
 

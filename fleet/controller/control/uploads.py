@@ -250,13 +250,13 @@ class Uploads:
         limits, everything, rooms = self._settings, self.unpublished(), []
         mine = [one for one in everything if one.by == by]
         if more_files and sum(not one.complete for one in mine) >= limits.open_limit_per_token:
-            raise _full(f"{by!r:.80} has {limits.open_limit_per_token} incomplete uploads (open_limit_per_token)")
+            raise _full(f"{by!r:.80} has {limits.open_limit_per_token} incomplete uploads, the most of one token")
         for who, found, share in (("all tokens", everything, 1.0), (repr(by), mine, limits.share_per_token)):
             held_bytes = sum(one.received_bytes for one in found)
             rooms.append(int(share * limits.unpublished_limit_bytes) - held_bytes)
             if len(found) + more_files > share * limits.unpublished_limit_files or rooms[-1] < size_bytes:
                 problem = f"{len(found)} uploads of {who:.80}, {held_bytes} bytes, are not published"
-                bound = f"{share:.0%} of unpublished_limit_files or _bytes"
+                bound = f"{share:.0%} of {limits.unpublished_limit_files} files or unpublished_limit_bytes"
                 raise _full(f"{problem}; {size_bytes} bytes more would be beyond {bound}")
         return min(rooms)
 

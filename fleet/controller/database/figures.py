@@ -1,6 +1,6 @@
 """Numbers of stored objects, for the metrics page.
 
-The database counts them, which takes a moment: see `[metrics] cache_s`.
+The database counts them, which takes a moment: see `MetricsSettings.cache_s`.
 """
 
 from __future__ import annotations

@@ -106,4 +106,4 @@ def _effect(device: str, site: str, tags: set[str], change: LabelChange) -> Effe
 
 
 def _at_most(names: Iterable[str], settings: DatabaseSettings) -> list[str]:
-    return bounded(names, settings.bulk_limit_devices, "devices (database.bulk_limit_devices)")
+    return bounded(names, settings.bulk_limit_devices, "devices")

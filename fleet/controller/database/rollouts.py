@@ -132,11 +132,11 @@ def record(
 
 
 def facts_of(
-    connection: Connection, rollout: str, settings: DatabaseSettings, *, after: int = 0, device: str = ""
+    connection: Connection, rollout: str, limit: int, *, after: int = 0, device: str = ""
 ) -> tuple[StoredFact, ...]:
-    """Return a page of facts in order, from the one that follows number `after`; at most `facts_limit_rows`."""
+    """Return a page of facts in order, from the one that follows number `after`; at most `limit`."""
     wanted = [facts.c.rollout == rollout, facts.c.sequence > after, *([facts.c.device == device] if device else [])]
-    statement = _FACTS.where(*wanted).order_by(facts.c.sequence).limit(settings.facts_limit_rows)
+    statement = _FACTS.where(*wanted).order_by(facts.c.sequence).limit(limit)
     return tuple(StoredFact(*row) for row in connection.execute(statement))
 
 

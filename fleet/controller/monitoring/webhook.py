@@ -86,7 +86,7 @@ class Webhook:
         """Send one message. Return whether to continue with the next one."""
         changed = untold.alert.closed or untold.alert.opened or untold.alert.since
         if now - changed > timedelta(seconds=self._settings.give_up_s):
-            self._drop(untold, done, "it was not accepted within give_up_s")
+            self._drop(untold, done, f"it was not accepted within {self._settings.give_up_s / 86_400:g} days")
             return True
         content = body(untold)
         answer = self._post.send(self._settings.url, content, headers(untold, content, self._secret, now), now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.settings import check_above_zero
@@ -52,20 +53,15 @@ class RateSettings:
     """
 
     device_per_s: float = 5.0  # of one device, identified by its certificate
-    device_burst: float = 60.0  # the first fetch requests a few dozen files in a row
     address_per_s: float = 20.0  # of one valid API token; and of one address (IPv6: one /64) without valid credentials
-    address_burst: float = 200.0  # of one API token or address
     handshake_per_s: float = 100.0  # TLS, of one address that is no trusted proxy; further ones are closed
-    handshake_burst: float = 1_000.0  # all devices behind one router when it is back
-    device_at_once: int = 16  # concurrent requests of one device
-    address_at_once: int = 128  # concurrent requests of one API token or address
-    refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: it slows down guessing of tokens
-    tracked_limit: int = 100_000  # devices, tokens and addresses kept, each; the longest silent are discarded first
-
-    def __post_init__(self) -> None:
-        """Check the values. Raise ConfigurationError."""
-        check_above_zero(self, "serve.rates", "device_burst", "address_burst", "handshake_burst", "tracked_limit")
-        check_above_zero(self, "serve.rates", "device_at_once", "address_at_once")
+    device_burst: ClassVar[float] = 60.0  # the first fetch requests a few dozen files in a row
+    address_burst: ClassVar[float] = 200.0  # of one API token or address
+    handshake_burst: ClassVar[float] = 1_000.0  # all devices behind one router when it is back
+    device_at_once: ClassVar[int] = 16  # concurrent requests of one device
+    address_at_once: ClassVar[int] = 128  # concurrent requests of one API token or address
+    refusal_cost: ClassVar[float] = 5.0  # a 401 or 403 counts as so many requests: it slows down guessing of tokens
+    tracked_limit: ClassVar[int] = 100_000  # devices, tokens and addresses kept, each; the longest silent go first
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class ListenSettings:
     certificate: str = ""  # PEM file of another authority's certificate, leaf first; empty: the device CA signs one
     key: str = ""  # PEM file of its key, not encrypted
     url: str = ""  # URL for devices; empty: the first of `names` and the first port
-    stop_grace_s: float = 10.0  # for requests in progress at shutdown
+    stop_grace_s: ClassVar[float] = 10.0  # for requests in progress at shutdown
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
@@ -100,30 +96,27 @@ class ServingSettings:
 
     max_connections: int = 8_192  # open at once; further ones are answered 503
     max_connections_per_address: int = 1_024  # from one address that is no trusted proxy
-    max_handshakes: int = 1_024  # concurrent TLS handshakes; further connections wait in the backlog
-    max_handshakes_per_address: int = 256  # with one address that is no trusted proxy; further ones are closed
-    max_requests: int = 1_024  # in progress at once; further ones are answered 503
     threads: int = 8  # that process requests; further requests wait in order
-    max_header_bytes: int = 32_768  # request line and headers, including a proxy's certificate header
-    max_body_bytes: int = 1_048_576  # 1 MiB: a request body, if its route has no limit of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
-    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of one device, API token or address
-    backlog: int = 1_024  # connections the kernel holds until they are accepted
-    handshake_timeout_s: float = 10.0  # for the TLS handshake, and for TLS shutdown
-    header_timeout_s: float = 10.0  # for request line and headers
-    body_timeout_s: float = 60.0  # for a body, if its route has no limit of its own
     write_timeout_s: float = 30.0  # longest time in which a peer reads nothing of a response
     keep_alive_s: int = 30  # longest time of an idle connection
-    send_piece_bytes: int = 131_072  # 128 KiB: a piece of a file; a peer must read one in write_timeout_s
-    retry_after_s: float = 5.0  # Retry-After of a 503
     unix_socket_mode: int = 0o660  # of UNIX sockets; proxies must belong to the group
     rates: RateSettings = field(default_factory=RateSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
+    max_handshakes: ClassVar[int] = 1_024  # concurrent TLS handshakes; further connections wait in the backlog
+    max_handshakes_per_address: ClassVar[int] = 256  # with one address that is no trusted proxy; others are closed
+    max_requests: ClassVar[int] = 1_024  # in progress at once; further ones are answered 503
+    max_header_bytes: ClassVar[int] = 32_768  # request line and headers, including a proxy's certificate header
+    max_body_bytes: ClassVar[int] = 1_048_576  # 1 MiB: a request body, if its route has no limit of its own
+    max_buffered_bytes_per_caller: ClassVar[int] = 33_554_432  # 32 MiB: of one device, API token or address
+    backlog: ClassVar[int] = 1_024  # connections the kernel holds until they are accepted
+    handshake_timeout_s: ClassVar[float] = 10.0  # for the TLS handshake, and for TLS shutdown
+    header_timeout_s: ClassVar[float] = 10.0  # for request line and headers
+    body_timeout_s: ClassVar[float] = 60.0  # for a body, if its route has no limit of its own
+    send_piece_bytes: ClassVar[int] = 131_072  # 128 KiB: a piece of a file; a peer must read one in write_timeout_s
+    retry_after_s: ClassVar[float] = 5.0  # Retry-After of a 503
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
-        bounds = ("max_connections", "max_connections_per_address", "max_requests", "threads", "max_header_bytes")
-        check_above_zero(self, "serve", *bounds, "max_handshakes", "max_handshakes_per_address")
-        check_above_zero(self, "serve", "max_body_bytes", "max_buffered_bytes", "send_piece_bytes")
-        check_above_zero(self, "serve", "max_buffered_bytes_per_caller")
-        check_above_zero(self, "serve", "handshake_timeout_s", "header_timeout_s", "body_timeout_s", "write_timeout_s")
+        bounds = ("max_connections", "max_connections_per_address", "threads", "max_buffered_bytes", "write_timeout_s")
+        check_above_zero(self, "serve", *bounds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,18 @@ class ProbationSettings:
     """Settings of `[probation]`: conditions that a new version must meet before it takes over."""
 
     duration_s: float = 600.0  # time for which it answers its share of the traffic
-    snapshot_every_s: float = 5.0  # period of the snapshots
     share_percent: int = 5  # share of the requests that name no version, answered by the new one during the probation
-    min_requests: int = 20  # requests that it must answer before percentages and latency are evaluated
-    failed_runs_limit: int = 2  # failed or rejected runs that are tolerated, whatever their share
-    failed_percent: float = 1.0  # % of its runs that may fail, or that it may reject beyond the old version's share
     disagreed_percent: float = 10.0  # % of compared rows on which it may differ from the old version
     slower_factor: float = 2.0  # highest ratio of its run time to the old version's
-    min_snapshots: int = 5  # pairs of snapshots with runs of both for the median, so that one outlier counts little
-    hang_s: float = 30.0  # time for which requests may wait without the end of any run
-    leak_bytes: int = 134_217_728  # 128 MiB: memory that the daemon may gain during the probation
-    heat_limit_c: float = 95.0  # highest accepted temperature of a zone, unless it was hotter before
+
+    snapshot_every_s: ClassVar[float] = 5.0  # period of the snapshots
+    min_requests: ClassVar[int] = 20  # requests that it must answer before percentages and latency are evaluated
+    failed_runs_limit: ClassVar[int] = 2  # failed or rejected runs that are tolerated, whatever their share
+    failed_percent: ClassVar[float] = 1.0  # % of its runs that may fail, or be rejected beyond the old one's share
+    min_snapshots: ClassVar[int] = 5  # pairs of snapshots with runs of both for the median: one outlier counts little
+    hang_s: ClassVar[float] = 30.0  # time for which requests may wait without the end of any run
+    leak_bytes: ClassVar[int] = 134_217_728  # 128 MiB: memory that the daemon may gain during the probation
+    heat_limit_c: ClassVar[float] = 95.0  # highest accepted temperature of a zone, unless it was hotter before
 
 
 @dataclass(frozen=True, slots=True)

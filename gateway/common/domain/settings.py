@@ -1,6 +1,6 @@
 """Settings: frozen dataclasses that packages declare, built from the tables of a TOML file. Unknown keys are errors.
 
-A `ClassVar` of such a class is a constant, which nobody needed to change: a file that sets it is refused with its name.
+A `ClassVar` of such a class is a constant. A file that sets it is refused with the name of the constant.
 """
 
 from __future__ import annotations

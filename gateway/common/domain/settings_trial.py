@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from gateway.common.domain.assignment import Target
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.probation import Judgement
-from gateway.common.domain.settings import check_above_zero
 from gateway.common.domain.update import Tried
 
 TRIAL_LIMIT_S = 86_400.0
@@ -22,16 +21,17 @@ class SettingsTrialSettings:
 
     duration_s: float = 60.0  # time for which the gateway must do well with them, once it is ready
     ready_s: float = 120.0  # time in which it must be back after its restart, and serve the models as before
-    snapshot_every_s: float = 2.0  # period of the snapshots
-    min_requests: int = 20  # requests that it must answer before the share of failures is evaluated
-    failed_percent: float = 5.0  # % of the requests that may fail beyond the share that failed before
-    spare_s: float = 60.0  # time after both in which the trial must be confirmed, else the gateway takes it back
+
+    snapshot_every_s: ClassVar[float] = 2.0  # period of the snapshots
+    min_requests: ClassVar[int] = 20  # requests that it must answer before the share of failures is evaluated
+    failed_percent: ClassVar[float] = 5.0  # % of the requests that may fail beyond the share that failed before
+    spare_s: ClassVar[float] = 60.0  # time after both in which the trial must be confirmed, else it is taken back
 
     def __post_init__(self) -> None:
-        """Refuse a period of 0, and a trial that is too long. Raises ConfigurationError (table settings)."""
-        check_above_zero(self, "settings", "snapshot_every_s")
+        """Refuse a trial that is too long. Raises ConfigurationError (table settings)."""
         if self.within_s > TRIAL_LIMIT_S:
-            problem = f"duration_s, ready_s and spare_s are {self.within_s:g} together, at most {TRIAL_LIMIT_S:g}"
+            together_s, limit_s = self.duration_s + self.ready_s, TRIAL_LIMIT_S - self.spare_s
+            problem = f"duration_s and ready_s are {together_s:g} together, at most {limit_s:g}"
             raise ConfigurationError(f"{problem}; shorten one", table="settings", key="duration_s")
 
     @property

@@ -85,8 +85,9 @@ class WebSource:
         Raise FetchError.
         """
         url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        deadline_s = self._settings.document_deadline_s
-        return self._tries(url, deadline_s, lambda: self._document(url, limit_bytes, etag), lambda: 0)
+        return self._tries(
+            url, self._settings.document_deadline_s, lambda: self._document(url, limit_bytes, etag), lambda: 0
+        )
 
     def measure(self, path: str) -> FileFacts:
         """Return size and ETag of a file without its content. Raise FetchError."""

@@ -67,7 +67,7 @@ _REMEDY: Mapping[Reason, str] = {
     Reason.INCOMPATIBLE: (
         "if clients are ready for it, its owner must release it with edge-fleet model add --changes-signature"
     ),
-    Reason.TOO_LARGE: "make it smaller, or raise the bound in [trust] on this device",
+    Reason.TOO_LARGE: "make it smaller",
 }
 
 

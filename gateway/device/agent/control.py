@@ -134,7 +134,7 @@ def _read(status: int, content: bytes, missing_bytes: int) -> AnswerObject:
     Raise ValueError if it is not one: another program answered, or the daemon was killed meanwhile.
     """
     if missing_bytes:
-        raise ValueError(f"{missing_bytes} bytes of its answer were not sent, or are more than answer_limit_bytes")
+        raise ValueError(f"{missing_bytes} bytes of its answer were not sent, or are more than are read")
     document = read_answer(content)
     if status >= http.HTTPStatus.BAD_REQUEST:
         fault, detail = plain(document.get("fault", status)), plain(document.get("detail", f"HTTP status {status}"))

@@ -64,7 +64,7 @@ def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> Dev
     with alone(folder):
         known = read_identity(folder) if (folder / DEVICE_FILE).exists() else None
         if known:  # a lost journal is not replaced here: its floors would fall without notice
-            Journal.open(folder, config.journal).close()
+            Journal.open(folder).close()
         key = pending_key(folder)
         csr = signing_request(key, known.device if known else application.serial)
         answer = _ask(application, csr, folder, config)
@@ -74,7 +74,7 @@ def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> Dev
             raise ConfigurationError(problem, file=str(folder))
         if known is None:
             trusted_root(made.root, (), 1)
-        Journal.create(folder, config.journal).close()
+        Journal.create(folder).close()
         try:
             keep(folder, key, *texts(answer, "certificate", "chain"))
         except ValueError as error:

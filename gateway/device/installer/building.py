@@ -28,8 +28,7 @@ def check_size(variant: SoftwareVariant, home: VersionFolder, settings: Software
     """Raise CommandError if the wheels are larger than allowed, or the disk has no space for their environment."""
     size = variant.size_bytes
     if size > settings.wheels_limit_bytes:
-        limit = settings.wheels_limit_bytes
-        raise CommandError(f"the wheels have {size} bytes, at most {limit} are installed; raise wheels_limit_bytes")
+        raise CommandError(f"the wheels have {size} bytes; raise wheels_limit_bytes ({settings.wheels_limit_bytes})")
     wanted = int(size * (1 + settings.unpacked_factor)) + settings.keep_free_bytes
     free = shutil.disk_usage(home.folder).free
     if free < wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from gateway.common.domain.settings import VAST, read_settings, read_tables, sections
 from gateway.common.log_settings import LogSettings
@@ -21,17 +22,18 @@ class SoftwareSettings:
     gateway_config: str = "/etc/edge-gateway/edge-gateway.toml"  # checked by the new version before it runs
     test_user: str = "edge-gateway"  # user that the programs of a new version are tried as
     wheels_limit_bytes: int = field(default=4_294_967_296, metadata=VAST)  # 4 GiB: wheels of one version together
-    unpacked_factor: float = 4.0  # an environment takes at most that many times the size of its wheels
     keep_free_bytes: int = field(default=536_870_912, metadata=VAST)  # 512 MiB: never taken of the disk
-    build_timeout_s: float = 900.0  # for each command that builds an environment
-    test_timeout_s: float = 120.0  # for each program that is tried in it
-    unit_timeout_s: float = 30.0  # for systemctl to answer
     confirm_within_s: float = 900.0  # 15 min: for the new version to confirm; begins again with each boot
     steady_s: float = 20.0  # every unit has to run for so long without a restart
-    resumptions: int = 5  # starts of the installer (of the device, say) before an update under way is given up
-    check_every_s: float = 2.0  # period at which the units are checked during that time
-    request_timeout_s: float = 5.0  # for a client to send its request
-    idle_s: float = 5.0  # without work or request, then the process ends
+
+    unpacked_factor: ClassVar[float] = 4.0  # an environment takes at most that many times the size of its wheels
+    build_timeout_s: ClassVar[float] = 900.0  # for each command that builds an environment
+    test_timeout_s: ClassVar[float] = 120.0  # for each program that is tried in it
+    unit_timeout_s: ClassVar[float] = 30.0  # for systemctl to answer
+    resumptions: ClassVar[int] = 5  # starts of the installer (of the device, say) before an update is given up
+    check_every_s: ClassVar[float] = 2.0  # period at which the units are checked during that time
+    request_timeout_s: ClassVar[float] = 5.0  # for a client to send its request
+    idle_s: ClassVar[float] = 5.0  # without work or request, then the process ends
 
 
 @dataclass(frozen=True, slots=True)

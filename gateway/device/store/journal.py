@@ -83,7 +83,7 @@ class Journal:
             self._file.do("INSERT OR REPLACE INTO version_floor VALUES (?, ?)", (name, version))
         now = self.floors()
         if max(len(now.numbers), len(now.versions)) > self._settings.floors_limit:
-            problem = f"more than {self._settings.floors_limit} names would have a floor; raise floors_limit"
+            problem = f"more than {self._settings.floors_limit} names would have a floor"
             raise StoreError(problem, file=self._file.path)
 
     # ---- the assignment ---------------------------------------------------------------------------------------------
@@ -91,10 +91,8 @@ class Journal:
         """Store an assignment with the signed `content` that it was read from, and raise `floors`, in one transaction.
 
         `floors` includes the floor of assignments, by the keys that signed this one (`common.trust.floors`). A floor
-        raised with a stolen key thus ends with that key. Raises ValueError if the content exceeds the limit.
+        raised with a stolen key thus ends with that key.
         """
-        if len(content) > self._settings.assignment_limit_bytes:
-            raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
         # One transaction: after a power failure between the two, an older assignment could replace this one.
         with self._file.transaction():
             self._raise(floors)

@@ -92,7 +92,7 @@ def _allow_files(config: Config) -> None:
     allowed = allow_open_files(wanted)
     if allowed < wanted:
         print(
-            f"the connections that [grpc], [http] and [control] allow take {wanted} open files, this process may have "
-            f"{allowed}; raise LimitNOFILE or `ulimit -Hn`, or lower max_connections",
+            f"the connections that [grpc], [http] and the control socket allow take {wanted} open files, this process "
+            f"may have {allowed}; raise LimitNOFILE or `ulimit -Hn`, or lower max_connections",
             file=sys.stderr,
         )

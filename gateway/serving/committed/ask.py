@@ -62,8 +62,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
         async with asyncio.timeout(settings.verify_deadline_s):
             output, words = await process.communicate(question)
     except TimeoutError:
-        limit_s = settings.verify_deadline_s
-        raise _undecided(f"it took longer than {limit_s:g} s; raise [fleet] verify_deadline_s") from None
+        raise _undecided(f"it took longer than {settings.verify_deadline_s:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()

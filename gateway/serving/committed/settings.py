@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 
@@ -16,19 +17,16 @@ class SignedReleaseSettings:
     root: str = ""  # the root of trust that this device was given; "": root.json in the store
     unsigned: bool = True  # whether models in [models] dir, which are not signed, may serve
     settings: bool = True  # whether signed settings of the fleet override this file
-    verify_deadline_s: float = 60.0  # time for the process that verifies all signatures
-    retry_s: float = 30.0  # pause before a store that could not be read or verified is tried again
+    verify_deadline_s: ClassVar[float] = 60.0  # time for the process that verifies all signatures
+    retry_s: ClassVar[float] = 30.0  # pause before a store that could not be read or verified is tried again
 
     def __post_init__(self) -> None:
-        """Refuse a root without a store, relative paths and durations of 0. Raise ConfigurationError (table fleet)."""
+        """Refuse a root without a store, and relative paths. Raise ConfigurationError (table fleet)."""
         if self.root and not self.store:
             raise ConfigurationError("needs store as well", table="fleet", key="root")
         for key in ("store", "root"):
             if (value := getattr(self, key)) and not Path(value).is_absolute():
                 raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
-        for key in ("verify_deadline_s", "retry_s"):
-            if getattr(self, key) <= 0:
-                raise ConfigurationError("must be more than 0", table="fleet", key=key)
 
     @property
     def folder(self) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import LEVELS
-from gateway.common.domain.profile import NICE_LIMIT
 from gateway.common.domain.selection import OBJECTIVES
 from gateway.serving.domain.lifecycle import READY
 
@@ -79,53 +79,44 @@ class EngineSettings:
     """Limits of one request and one queue: `[limits]`."""
 
     max_batch_rows: int = 1024  # rows one request may carry; announced as max_batch_size
-    batch_rows: int = 32  # most rows of queued requests that one run joins, if batching was measured to pay
-    batch_gain: float = 1.2  # least ratio of one row's time to a batched row's time; below it requests are not joined
     queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
-    inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
-    inline_overruns: int = (
-        10  # times inline_limit_us that a run may take; its model leaves the event loop after three above
-    )
-    loop_retry_s: float = 60.0  # wait before a model that left the event loop, or joining, is tried again; doubles
     run_limit_s: float = 30.0  # a longer run on a worker is ended if its runtime can do that; its callers are refused
-    run_overruns: int = 10  # ... or this many times what the trial measured for its rows, if that is longer
-    run_end_s: float = 10.0  # an overlong run that does not end after this long takes its version out of service
-    max_hangs: int = 3  # times that a version is opened again after such a run; then it stays out until it is loaded
-    turn_us: int = 1000  # time that runs may take on the event loop before it polls its sockets again
-    forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
-    worker_nice: int = 0  # added to the nice value of threads that run models on the CPU, 1 to 19; 0: as the profile
-    worker_wait_ms: int = 5  # wait of their requests for the event loop's core after which they get half of it
-    thread_wait_s: float = 1.0  # longest wait of a run for the profile's threads; then it runs without them
-    quota_callers: int = 1024  # callers whose quotas are kept; above it, the longest idle is forgotten
-    retry_after_s: float = 1.0  # wait that an OVERLOADED or UNAVAILABLE caller is asked for
     ready: str = "all"  # when a start is ready: "all" models were tried once, or the "first" one serves
-    notify_within_s: float = 10.0  # longest time until a start sends READY=1 to systemd, whatever models still load
     drain_s: float = 10.0  # longest time that a replaced or unloaded version has to finish its queue
-    staged_versions: int = 8  # versions loaded for updates that are not committed yet
-    lease_limit_s: float = 3600.0  # longest time that a route lasts without being renewed
-    comparisons: int = 4  # comparisons of two versions' answers that wait; each keeps the outputs of both
-    image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
     image_pixels: int = 40_000_000  # most pixels of one request's images; more are refused before decoding
-    image_threads: int = 1  # images decoded at once
-    request_slack_bytes: int = (
-        65_536  # bytes of one request for names, parameters and id, in addition to its model's shapes
-    )
-    decode_inline_us: int = 500  # time on the event loop for decoding a request or encoding its answer, then a thread
-    decode_threads: int = 1  # threads that decode large requests and encode large answers; callers take turns
     queue: tuple[QueueSettings, ...] = ()  # models with queue settings of their own
     quota: tuple[QuotaSettings, ...] = ()  # callers with a quota
+    batch_rows: ClassVar[int] = 32  # most rows of queued requests that one run joins, if batching was measured to pay
+    batch_gain: ClassVar[float] = 1.2  # least ratio of one row's time to a batched row's; below it none are joined
+    inline_limit_us: ClassVar[int] = 300  # a run measured shorter happens on the event loop; 0: none does
+    inline_overruns: ClassVar[int] = 10  # times inline_limit_us that a run may take; after three, its model leaves
+    loop_retry_s: ClassVar[float] = 60.0  # wait before a model that left, or joining, is tried again; it doubles
+    run_overruns: ClassVar[int] = 10  # ... or this many times what the trial measured for its rows, if that is longer
+    run_end_s: ClassVar[float] = 10.0  # an overlong run that does not end then takes its version out of service
+    max_hangs: ClassVar[int] = 3  # times that a version is opened again after such a run; then only by a load
+    turn_us: ClassVar[int] = 1000  # time that runs may take on the event loop before it polls its sockets again
+    forms: ClassVar[int] = 256  # shapes of requests remembered per model version, so that they are checked once
+    worker_wait_ms: ClassVar[int] = 5  # wait of workers' requests for the event loop's core; then they get half of it
+    thread_wait_s: ClassVar[float] = 1.0  # longest wait of a run for the profile's threads; then it runs without them
+    quota_callers: ClassVar[int] = 1024  # callers whose quotas are kept; above it, the longest idle is forgotten
+    retry_after_s: ClassVar[float] = 1.0  # wait that an OVERLOADED or UNAVAILABLE caller is asked for
+    notify_within_s: ClassVar[float] = 10.0  # time until a start sends READY=1 to systemd, whatever models still load
+    staged_versions: ClassVar[int] = 8  # versions loaded for updates that are not committed yet
+    lease_limit_s: ClassVar[float] = 3600.0  # longest time that a route lasts without being renewed
+    comparisons: ClassVar[int] = 4  # comparisons of two versions' answers that wait; each keeps the outputs of both
+    image_bytes: ClassVar[int] = 32 * 1_048_576  # an encoded image larger than this is refused
+    image_threads: ClassVar[int] = 1  # images decoded at once
+    request_slack_bytes: ClassVar[int] = 65_536  # of a request for names, parameters and id, next to its shapes
+    decode_inline_us: ClassVar[int] = 500  # decoding or encoding that takes longer happens on a thread
+    decode_threads: ClassVar[int] = 1  # threads that decode large requests and encode large answers; callers take turns
 
     def __post_init__(self) -> None:
         """Refuse limits that no request passes. Raises ConfigurationError (table limits)."""
-        for key in AT_LEAST_ONE:
+        for key in ("max_batch_rows", "queue_requests", "image_pixels"):
             if getattr(self, key) < 1:
                 raise ConfigurationError("must be at least 1", table="limits", key=key)
-        if self.worker_nice > NICE_LIMIT:
-            problem = f"must be at most {NICE_LIMIT}, not {self.worker_nice}"
-            raise ConfigurationError(problem, table="limits", key="worker_nice")
-        for key in ("run_limit_s", "run_end_s", "loop_retry_s"):
-            if getattr(self, key) <= 0:
-                raise ConfigurationError("must be more than 0", table="limits", key=key)
+        if self.run_limit_s <= 0:
+            raise ConfigurationError("must be more than 0", table="limits", key="run_limit_s")
         if self.ready not in READY:
             problem = f"must be one of {', '.join(READY)}, not {self.ready!r:.40}"
             raise ConfigurationError(problem, table="limits", key="ready")
@@ -136,22 +127,6 @@ class EngineSettings:
         """Return the queue settings of `model`, with `requests` set."""
         own = next((queue for queue in self.queue if queue.model == model), QueueSettings(model))
         return own if own.requests else replace(own, requests=self.queue_requests)
-
-
-AT_LEAST_ONE = (
-    *(
-        "max_batch_rows",
-        "batch_rows",
-        "queue_requests",
-        "inline_overruns",
-        "run_overruns",
-        "turn_us",
-        "forms",
-        "quota_callers",
-    ),
-    *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
-    *("request_slack_bytes", "decode_threads"),
-)
 
 
 def _refuse_twice(key: str, names: Sequence[str]) -> None:
@@ -166,14 +141,12 @@ class SelectionSettings:
 
     objective: str = "latency"  # latency, throughput or energy (CPU time)
     require: str = ""  # least level: unverified, exercised, proven; "": any by hand, proven if signed (or as released)
-    loads_at_once: int = 2  # models tried and opened at the same time when the model directory is read
     idle_before_trial_s: float = 2.0  # idle time before a variant is measured in the background
     threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
+    loads_at_once: ClassVar[int] = 2  # models tried and opened at the same time when the model directory is read
 
     def __post_init__(self) -> None:
         """Refuse an unknown objective and a gate that nothing passes. Raises ConfigurationError (table selection)."""
-        if self.loads_at_once < 1:
-            raise ConfigurationError("must be at least 1", table="selection", key="loads_at_once")
         if self.threads > THREADS_LIMIT:
             raise ConfigurationError(
                 f"must be between 0 and {THREADS_LIMIT}, not {self.threads}", table="selection", key="threads"

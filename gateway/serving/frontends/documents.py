@@ -15,6 +15,7 @@ from gateway.common.domain.rights import Rights
 from gateway.common.domain.statistics import Duration, Placement, ServableStatistics
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.ports import IndexEntry, Inference, Repository, Statistics
+from gateway.serving.frontends.settings import SERVER_NAME
 
 EXTENSIONS = (
     "classification",
@@ -38,9 +39,9 @@ _STAGES = ("compute_input", "compute_infer", "compute_output")
 Document = dict[str, Any]
 
 
-def server_metadata(name: str, *more: str) -> Document:
+def server_metadata(*more: str) -> Document:
     """Return ServerMetadata; `more` are extensions of one protocol, or of one configuration."""
-    return {"name": name, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
+    return {"name": SERVER_NAME, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
 
 
 def described(

@@ -116,7 +116,7 @@ class Pools:
 
     def undivided(self) -> Pools:
         """Return a factory with the same refusals whose pools allow one caller each total."""
-        return Pools(ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0), self.refusals)
+        return Pools(ShareSettings(caller_percent=100, local_percent=0), self.refusals)
 
     def make(self, resource: str, setting: str, total: int) -> Pool:
         """Return a pool of `total` units."""

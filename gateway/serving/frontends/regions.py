@@ -261,11 +261,11 @@ class Regions:
         own = [known for known in self._regions if known[0] == who.caller]
         leaving = self._idle(own, byte_size, self._share(settings.max_regions), self._share(settings.max_bytes))
         if leaving is None:
-            raise self._no_room(who, own, RefusalReason.CALLER, "caller_percent of max_regions and max_bytes")
+            raise self._no_room(who, own, RefusalReason.CALLER, settings.caller_percent)
         staying = [known for known in self._regions if known not in leaving]
         more = self._idle(staying, byte_size, settings.max_regions, settings.max_bytes)
         if more is None:
-            raise self._no_room(who, [*self._regions], RefusalReason.TOTAL, "max_regions and max_bytes")
+            raise self._no_room(who, [*self._regions], RefusalReason.TOTAL, 100)
         for known in (*leaving, *more):
             self._drop(known, "idle")
 
@@ -286,14 +286,12 @@ class Regions:
     def _share(self, total: int) -> int:
         return ShareBounds.of(total, caller_percent=self._settings.caller_percent, local_percent=0).share
 
-    def _no_room(
-        self, who: Registrant, among: Collection[_Known], reason: RefusalReason, settings: str
-    ) -> RequestError:
+    def _no_room(self, who: Registrant, among: Collection[_Known], reason: RefusalReason, percent: int) -> RequestError:
         self._refusals.count("shared memory regions", who.share_key, reason)
         return RequestError(
             Fault.OVERLOADED,
             f"{len(among)} shared memory regions of {self._used_bytes(among)} bytes are registered, too many of "
-            f"them in use to make room within [shared_memory] {settings}; unregister what is not needed",
+            f"them in use to make room in {percent} % of [shared_memory] max_regions and max_bytes; unregister some",
             retry_after_s=self._settings.idle_s,
         )
 

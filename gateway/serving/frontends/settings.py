@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 
 SERVER_NAME = "edge-inference-gateway"
-"""Name of this server in its metadata, unless the configuration has another."""
+"""Name of this server in its metadata."""
 BODY_PAUSE_S = 10.0
 """Longest time between two pieces of a request's body; then it ends as one that took too long."""
 KEY_LIMIT_BYTES = 255
@@ -30,17 +31,15 @@ class SharedMemorySettings:
     max_regions: int = 64  # regions registered at once, of all callers; one more replaces an idle one
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together
-    caller_percent: int = 50  # % of both for one caller, which is often the user of all cameras' programs
-    idle_s: float = 60.0  # a region unused for this long is dropped if a limit is reached
-    sweep_s: float = 30.0  # time between checks for regions whose segment or process is gone
+    caller_percent: ClassVar[int] = 50  # % of both for one caller, which is often the user of all cameras' programs
+    idle_s: ClassVar[float] = 60.0  # a region unused for this long is dropped if a limit is reached
+    sweep_s: ClassVar[float] = 30.0  # time between checks for regions whose segment or process is gone
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing passes. Raises ConfigurationError (table shared_memory)."""
         for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) in {int, float}):
             if getattr(self, key) <= 0:
                 raise _refused(key, "must be more than 0")
-        if self.caller_percent > 100:
-            raise _refused("caller_percent", f"must be between 1 and 100, not {self.caller_percent}")
         if self.socket and not self.allowed:
             raise _refused("socket", "needs allowed = true")
         if self.socket and not self.socket.startswith("/"):
@@ -61,29 +60,29 @@ class ShareSettings:
 
     A caller is a token, a certificate, a user behind a UNIX socket, or an address (IPv6: its /64). A quarter of 1,024
     connections allows 256 cameras behind one NAT gateway or recorder. Addresses cost nothing, so those of one network
-    without a token or certificate have half of each total together.
+    without a token or certificate have twice as much together.
     """
 
     caller_percent: int = 25  # % of each total that one caller may have
-    caller_bytes_percent: int = 33  # % of each total of bytes that one caller may have; the largest message must fit
-    network_percent: int = 50  # % of each total for all addresses of one network: IPv4 /24, IPv6 /64, loopback
     local_percent: int = 10  # % of each total kept for this device; as much for tokens, certificates, UNIX sockets
-    log_period_s: float = 60.0  # a refused caller is logged once in this time, then the number of further refusals
-    log_callers: int = 32  # callers logged in that time; the others are logged together
+    log_period_s: ClassVar[float] = 60.0  # a refused caller is logged once in this time, then how many more refusals
+    log_callers: ClassVar[int] = 32  # callers logged in that time; the others are logged together
 
     def __post_init__(self) -> None:
         """Refuse shares that nothing passes. Raises ConfigurationError (table shares)."""
-        for key, low, high in (
-            ("caller_percent", 1, 100),
-            ("caller_bytes_percent", 1, 100),
-            ("network_percent", 1, 100),
-            ("local_percent", 0, 99),
-        ):
+        for key, low, high in (("caller_percent", 1, 100), ("local_percent", 0, 99)):
             if not low <= getattr(self, key) <= high:
                 raise _refused(key, f"must be between {low} and {high}, not {getattr(self, key)}", "shares")
-        for key in ("log_period_s", "log_callers"):
-            if getattr(self, key) <= 0:
-                raise _refused(key, "must be more than 0", "shares")
+
+    @property
+    def caller_bytes_percent(self) -> int:
+        """Return the % of each total of bytes that one caller may have: a third at least, for the largest message."""
+        return max(33, self.caller_percent)
+
+    @property
+    def network_percent(self) -> int:
+        """Return the % of each total for all addresses of one network: IPv4 /24, IPv6 /64, loopback."""
+        return min(100, 2 * self.caller_percent)
 
 
 def _refused(key: str, problem: str, table: str = "shared_memory") -> ConfigurationError:

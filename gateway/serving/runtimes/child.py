@@ -82,7 +82,7 @@ class UnendingPartError(VariantError):
     """A part of the trial took longer than its limit; a new trial may leave it out."""
 
     def __init__(self, line: ChildLine, *, transient: bool) -> None:
-        remedy = "if this device is that slow, raise [trial] input_s; else add a golden set"
+        remedy = "if this device is that slow, raise [trial] deadline_s; else add a golden set"
         super().__init__(f"no end within {line.limit_s:g} s while {line.stage}", remedy=remedy, transient=transient)
         self.part = line.part
 
@@ -128,7 +128,7 @@ async def _ask_once(task: Task, deadline_s: float, settings: TrialSettings) -> M
         raise UnendingPartError(reached, transient=end.held_up)
     if late:
         held_up = f" (with {end.cpu_s:.1f} s of CPU time: the machine was busy)" if end.held_up else ""
-        remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
+        remedy = "if this device is that slow, raise [trial] deadline_s"
         problem = f"no answer within {deadline_s:g} s while {reached.stage}{held_up}"
         raise VariantError(problem, remedy=remedy, transient=end.held_up)
     problem = f"{end.words} while {reached.stage}{conversation.last_words}"
@@ -231,7 +231,7 @@ class _Conversation:
             return None
         except ValueError:
             problem = f"the answer exceeds {self._settings.answer_limit_bytes} bytes"
-            raise VariantError(problem, remedy="raise [trial] answer_limit_bytes") from None
+            raise VariantError(problem, remedy="use a model with fewer inputs and outputs") from None
         return read_line(raw) if raw else None
 
     async def _keep_tail(self) -> None:

@@ -37,12 +37,12 @@ def exercise(
 ) -> Exercised:
     """Try samples in order, except those in `left_out`, until one is accepted.
 
-    The limits are `exercise_s` seconds and `exercise_samples` samples.
+    The limits are `part_s` seconds and `exercise_samples` samples.
 
     If any were left out because they did not end, the last sample comes first: zeros in the smallest sizes.
     Raises VariantError if an answer contradicts a manifest that an author wrote.
     """
-    end_s, refusal, tried = time.monotonic() + settings.exercise_s, "", 0
+    end_s, refusal, tried = time.monotonic() + settings.part_s, "", 0
     numbered = list(enumerate(samples(manifest)))
     ordered = numbered[-1:] + numbered[:-1] if left_out else numbered
     for index, sample in ordered[: settings.exercise_samples]:

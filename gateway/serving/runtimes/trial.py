@@ -42,7 +42,7 @@ async def try_variant(
         except UnendingPartError as error:
             held_up |= error.transient
             trial = replace(trial, left_out=(*trial.left_out, error.part))
-            if time.monotonic() > end_s - settings.input_s:  # too late for another child
+            if time.monotonic() > end_s - settings.part_s:  # too late for another child
                 return Verdict(False, str(error), transient=held_up)
         except VariantError as error:
             return Verdict(False, str(error), transient=held_up or error.transient)
@@ -63,7 +63,7 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
         return status, ()
     for _ in range(2):
         try:
-            found = await ask_child(Listing(name), settings.listing_deadline_s, settings)
+            found = await ask_child(Listing(name), settings.deadline_s / 3, settings)
         except VariantError as error:
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
@@ -81,7 +81,7 @@ async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSe
     plugin, spec = status.plugins[provider], RUNTIMES[status.name].plugin(provider)
     remedy = f"update the device's driver or the package, or pip uninstall {' '.join(spec.distributions)}"
     try:
-        found = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
+        found = await ask_child(Listing(status.name, provider), settings.deadline_s / 3, settings)
     except VariantError as error:
         return plugin if error.transient else replace(plugin, problem=error.reason, remedy=remedy)
     problem = "" if found["devices"] else f"{provider} {plugin.version} offers no device that this gateway can use here"

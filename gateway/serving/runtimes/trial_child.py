@@ -171,7 +171,7 @@ class _Exam:
         """
         assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
         if self._unended and not self._exercised.tried:
-            remedy = "add a golden set, or raise [trial] input_s if this device is that slow"
+            remedy = "add a golden set, or raise [trial] deadline_s if this device is that slow"
             raise VariantError(self._unended_words(), remedy=remedy)
         remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
         reason = "no golden set, and no generated input was accepted; add a golden set to have it verified"
@@ -251,10 +251,10 @@ class _Exam:
             return Joining(basis, obstacle or "a run of several generated rows did not end")
         extremes = extreme_rows(trial.manifest, self._rows[0])
         taken_s = self.once_us(session) * row_runs(self._count, extremes) / 1e6
-        if taken_s > self._settings.joining_s:
-            remedy = "raise [trial] joining_s, then run explain --again"
+        if taken_s > self._settings.part_s:
+            remedy = "raise [trial] deadline_s, then run explain --again"
             return Joining(basis, obstacle or f"runs of sample rows would take {taken_s:.0f} s; {remedy}")
-        self._begin("running rows apart and together", JOINING, self._settings.joining_s)
+        self._begin("running rows apart and together", JOINING, self._settings.part_s)
         run = partial(measure.finished, trial.manifest, session)
         found = difference(run, self._rows, extremes, trial.variant.precision)
         return decided(basis, obstacle, found, len(self._rows))
@@ -285,7 +285,7 @@ class _Exam:
         trial, settings, row = self.trial, self._settings, self._rows[0]
         row_bytes = sum(array.nbytes for array in row.values())
         most = min(trial.manifest.rows_limit(settings.joined_rows), settings.joined_bytes // max(1, row_bytes))
-        if (cost.batch_row_us * most + cost.run_us * self._count) / 1e6 > settings.joining_s:
+        if (cost.batch_row_us * most + cost.run_us * self._count) / 1e6 > settings.part_s:
             return joining
         self._enter("running many rows together")
         run = partial(measure.finished, trial.manifest, session)
@@ -300,10 +300,10 @@ class _Exam:
         It is limited on the CPU only: a GPU's first run may compile for minutes.
         """
         bounded = self._golden is None and self.trial.budget.accelerator == CPU
-        self._say(ChildLine(stage=stage, part=part, limit_s=self._settings.input_s + longer_s if bounded else None))
+        self._say(ChildLine(stage=stage, part=part, limit_s=self._settings.part_s + longer_s if bounded else None))
 
     def _unended_words(self) -> str:
-        count, limit_s = len(self._unended), self._settings.input_s
+        count, limit_s = len(self._unended), self._settings.part_s
         return f"runs on generated inputs did not end within {limit_s:g} s ({count} of them)" if count else ""
 
     def _operators(self) -> frozenset[str]:

@@ -259,7 +259,7 @@ def _entries(folder: Path, settings: LibrarySettings, folders_limit: int) -> tup
     """Return the folders and the other entries of a folder, without hidden ones, by name."""
     entries = list(islice(folder.iterdir(), settings.entries_limit + 1))
     if len(entries) > settings.entries_limit:
-        problem = f"holds more than {settings.entries_limit} entries; remove some, or raise [library] entries_limit"
+        problem = f"holds more than {settings.entries_limit} entries; remove some"
         raise ConfigurationError(problem, file=str(folder))
     folders: list[Path] = []
     files: list[Path] = []
@@ -267,8 +267,6 @@ def _entries(folder: Path, settings: LibrarySettings, folders_limit: int) -> tup
         if not is_hidden(entry.name):
             (folders if entry.is_dir() else files).append(entry)
     if len(folders) > folders_limit:
-        problem = (
-            f"holds {len(folders)} folders, at most {folders_limit} are read; remove some, or raise it in [library]"
-        )
+        problem = f"holds {len(folders)} folders, at most {folders_limit} are read; remove some"
         raise ConfigurationError(problem, file=str(folder))
     return folders, files

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from gateway.common.domain.document import Table
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import Artifact, TensorSpec
-from gateway.common.domain.manifest_toml import SCHEMA, read_manifest
+from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
+from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.preprocess_toml import read_preprocess
 from gateway.serving.store.references import read_artifact
 from gateway.serving.store.releases import MANIFEST
 from gateway.serving.store.staging import check_absent, copy_file, staged_folder, write_text
 from gateway.serving.tasks.catalog import task_of
 from gateway.workshop.importing.imported import ImportedModel, ImportedVariant, left_out
-from gateway.workshop.making.toml_text import artifact_values, toml_lines, toml_table, with_bindings
+from gateway.workshop.making.manifest_text import manifest_text
 
 Artifacts = Mapping[str, Sequence[Artifact]]
 """Files of a release by the name of their variant, with paths relative to its folder."""
@@ -35,7 +36,7 @@ def settled(model: ImportedModel) -> ImportedModel:
     """
     artifacts = {variant.name: (UNKNOWN,) for variant in model.variants}
     place = f"{model.name}/{model.version}/{MANIFEST}"
-    manifest = read_manifest(manifest_text(model, artifacts, ""), place)
+    manifest = read_manifest(release_text(model, artifacts, ""), place)
     try:
         task_of(manifest)
     except ConfigurationError as error:
@@ -75,7 +76,7 @@ def write_releases(models: Sequence[ImportedModel], folder: Path, into: Path, or
 def _stage(model: ImportedModel, folder: Path, place: Path, origin: str) -> None:
     """Write one release to `place`, and wait until its files are on the disk."""
     artifacts = {variant.name: _copy_variant(variant, folder, place) for variant in model.variants}
-    write_text(manifest_text(model, artifacts, origin), place / MANIFEST)
+    write_text(release_text(model, artifacts, origin), place / MANIFEST)
 
 
 def _copy_variant(variant: ImportedVariant, folder: Path, place: Path) -> list[Artifact]:
@@ -89,45 +90,29 @@ def _copy_variant(variant: ImportedVariant, folder: Path, place: Path) -> list[A
     return artifacts
 
 
-def manifest_text(model: ImportedModel, artifacts: Artifacts, origin: str) -> str:
-    """Return the TOML of a release; `origin` is the source, for the comment in the first line."""
-    blocks = [f"# Imported from {json.dumps(origin)[1:-1]}\n" + "".join(toml_lines(_head(model)))]
-    if model.task_options is not None:
-        blocks.append(toml_table("[task]", {"kind": model.task, **model.task_options}))
-    for spec in model.inputs:
-        blocks.append(toml_table("[[input]]", _tensor(spec)))
-        if spec.name in model.preprocess:
-            blocks.append(toml_table("[input.preprocess]", model.preprocess[spec.name]))
-    blocks += [toml_table("[[output]]", _tensor(spec)) for spec in model.outputs]
-    blocks += [_variant(variant, artifacts[variant.name]) for variant in model.variants]
-    return "\n".join(blocks)
+def release_text(model: ImportedModel, artifacts: Artifacts, origin: str) -> str:
+    """Return the TOML of a release; `origin` is the source, for the comment in the first line.
 
-
-def _head(model: ImportedModel) -> dict[str, Any]:
-    values: dict[str, Any] = {"schema": SCHEMA, "name": model.name, "version": model.version}
-    if model.task_options is None and model.task:
-        values["task"] = model.task
-    if model.labels:
-        values["labels"] = model.labels
-    if not model.batch:
-        values["batch"] = False
-    if model.max_batch_rows:
-        values["max_batch_rows"] = model.max_batch_rows
-    return values
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    values: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype.label, "shape": spec.shape}
-    if spec.default is not None:
-        values["default"] = spec.default
-    if spec.layout:
-        values["layout"] = spec.layout
-    if spec.postprocess:
-        values["postprocess"] = spec.postprocess
-    return values
-
-
-def _variant(variant: ImportedVariant, artifacts: Sequence[Artifact]) -> str:
-    values: dict[str, Any] = {"name": variant.name, "runtime": variant.runtime, "precision": variant.precision}
-    values |= {"accelerators": variant.accelerators, "artifacts": artifact_values(artifacts)}
-    return with_bindings(toml_table("[[variant]]", values), variant.bind)
+    Raises ConfigurationError for steps of preprocessing that contradict each other.
+    """
+    place = f"{model.name}/{model.version}/{MANIFEST}"
+    steps = {
+        name: read_preprocess(Table(dict(keys), file=place, name="input.preprocess"))
+        for name, keys in model.preprocess.items()
+    }
+    manifest = ModelManifest(
+        name=model.name,
+        version=model.version,
+        inputs=tuple(replace(spec, preprocess=steps.get(spec.name)) for spec in model.inputs),
+        outputs=model.outputs,
+        variants=tuple(
+            Variant(one.name, one.runtime, one.precision, tuple(artifacts[one.name]), one.accelerators, bind=one.bind)
+            for one in model.variants
+        ),
+        task=model.task,
+        task_options=model.task_options,
+        labels=model.labels,
+        batch=model.batch,
+        max_batch_rows=model.max_batch_rows,
+    )
+    return f"# Imported from {json.dumps(origin)[1:-1]}\n{manifest_text(manifest)}"

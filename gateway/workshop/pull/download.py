@@ -43,8 +43,9 @@ def check_size(parts: Sequence[ReleasePart], limit_bytes: int) -> None:
     """Raise FetchError if the parts have more than `limit_bytes` together."""
     wanted = sum(part.size_bytes for part in parts)
     if wanted > limit_bytes:
-        problem = f"the release has {wanted} bytes, at most {limit_bytes} are pulled; raise it with --limit-bytes"
-        raise FetchError(problem, final=True)
+        raise FetchError(
+            f"the release has {wanted} bytes, at most {limit_bytes} are pulled; raise it with --limit-bytes", final=True
+        )
 
 
 def _shifted(progress: Progress, before_bytes: int, total_bytes: int) -> Progress:

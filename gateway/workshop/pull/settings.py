@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from gateway.common.store.settings import LibrarySettings, StoreSettings
 from gateway.common.transfer.settings import FetchSettings
 
-UNBOUNDED_BYTES = 2**62
-"""Quota of the staging folder: the limit of one pull and the free space bound it instead."""
 
+@dataclass(frozen=True, slots=True)
+class PullFetchSettings(FetchSettings):
+    """Limits of the requests of a pull."""
 
-def _fetch_settings() -> FetchSettings:
-    return FetchSettings(
-        environment_proxy=True, user_agent="edge-gateway", retry_after_limit_s=120.0, document_deadline_s=180.0
-    )
+    document_deadline_s: float = 180.0
+    environment_proxy: bool = True
+
+    retry_after_limit_s: ClassVar[float] = 120.0
+    user_agent: ClassVar[str] = "edge-gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,16 @@ class PullSettings:
     depth_limit: int = 16  # folders above a file in an archive
     header_limit_bytes: int = 1_048_576  # one extended header of a tar, or the directory of a zip: both are in memory
     credentials_limit_bytes: int = 1_048_576  # a file of credentials
-    fetch: FetchSettings = field(default_factory=_fetch_settings)
-    store: StoreSettings = field(default_factory=lambda: StoreSettings(quota_bytes=UNBOUNDED_BYTES))
-
+    fetch: FetchSettings = field(default_factory=PullFetchSettings)
+    # Without a quota of the staging folder: the limit of one pull and the free space bound it instead.
+    store: StoreSettings = field(default_factory=lambda: StoreSettings(quota_bytes=2**62))
     library: LibrarySettings = field(default_factory=LibrarySettings)
 
     def with_options(self, ca_file: str | None, bytes_limit: int, library: LibrarySettings) -> PullSettings:
         """Return settings with options of the command line (0 keeps the limit), and the configuration's `library`."""
-        fetch = replace(self.fetch, ca_file=ca_file)
-        return replace(self, fetch=fetch, bytes_limit=bytes_limit or self.bytes_limit, library=library)
+        return replace(
+            self,
+            fetch=replace(self.fetch, ca_file=ca_file),
+            bytes_limit=bytes_limit or self.bytes_limit,
+            library=library,
+        )

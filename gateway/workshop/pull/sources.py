@@ -48,8 +48,7 @@ def open_file(reference: UrlReference | S3Reference, access: PullAccess) -> File
         allowed = rules(lambda asked: headers if origin(asked) == origin(url) else {})
     else:
         keys = read_keys(access.credentials_file, access.settings, access.environ)
-        region = access.place.region
-        allowed = rules(lambda asked: _signed(asked, keys, region) if origin(asked) == origin(url) else {})
+        allowed = rules(lambda asked: _signed(asked, keys, access.place.region) if origin(asked) == origin(url) else {})
     web = WebSource(root, connections=access.connections, rules=allowed)
     return FileReleaseSource(web, path, reference.file, reference.digest)
 

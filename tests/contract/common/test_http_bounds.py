@@ -15,6 +15,7 @@ from fleet.controller.serving.settings import ServingSettings
 from gateway.serving.frontends.http import direct
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators import control_gateway, rest_gateway
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_http import controlling
 from tests.simulators.rest_gateway import AtOnce, hangs_up
 
@@ -57,7 +58,9 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(direct.HeadPattern, "of", lambda _: None)
     post = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
     json = b"content-type: application/json"
-    return Port(lambda **bounds: rest_gateway.serving(settings=RestSettings(**bounds)), post, INFER, json)
+    return Port(
+        lambda **bounds: rest_gateway.serving(settings=settings_with(RestSettings(), **bounds)), post, INFER, json
+    )
 
 
 async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
@@ -19,8 +18,9 @@ from gateway.common.transfer.source import FetchError
 from gateway.common.transfer.web import WebSource
 from gateway.device.agent.fetch.controller import ControllerClient
 from tests.simulators.bad_server import BadServer, Behaviour, Exchange, answer, serve, silence, trickle
+from tests.simulators.constants import settings_with
 
-QUICK = FetchSettings(connect_timeout_s=2, read_timeout_s=5, document_deadline_s=5, attempts=1)
+QUICK = settings_with(FetchSettings(connect_timeout_s=2, read_timeout_s=5, document_deadline_s=5), attempts=1)
 OK = answer("204 No Content")
 
 
@@ -44,7 +44,7 @@ def test_who_asks_the_same_server_shares_a_connection() -> None:
 
 @pytest.mark.parametrize(("keep_alive_s", "made"), [(5.0, 1), (0.0, 2)])
 def test_one_that_was_idle_for_too_long_is_not_used_again(keep_alive_s: float, made: int) -> None:
-    settings = replace(QUICK, keep_alive_s=keep_alive_s)
+    settings = settings_with(QUICK, keep_alive_s=keep_alive_s)
     with BadServer([OK]).running() as server, closing(ConnectionPool(settings)) as connections:
         tell(server, connections)
         tell(server, connections)

@@ -14,9 +14,10 @@ from gateway.common.transfer.settings import FetchSettings
 from gateway.common.transfer.source import FetchError
 from gateway.common.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, say
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 
-QUICK = FetchSettings(read_timeout_s=0.2, document_deadline_s=2, blob_deadline_s=2, attempts=1)
+QUICK = settings_with(FetchSettings(read_timeout_s=0.2, document_deadline_s=2, blob_deadline_s=2), attempts=1)
 CONTENT = b"content" * 100
 STATUS = st.sampled_from(["200 OK", "206 P", "302 F", "304 N", "404 N", "416 R", "503 L", "999 X", "0 Z", "-1 Q", ""])
 VALUES = st.sampled_from(

@@ -13,6 +13,7 @@ from gateway.common.transfer.source import FetchError
 from gateway.common.transfer.web import WebSource
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, serve, silence
+from tests.simulators.constants import settings_with
 
 
 @pytest.fixture
@@ -30,13 +31,15 @@ def server_context(folder: Path, *, clients: Path | None = None) -> ssl.SSLConte
 
 
 def settings(folder: Path, *, certificate: bool = False) -> FetchSettings:
-    return FetchSettings(
-        ca_file=str(folder / "ca.pem"),
-        certificate_file=str(folder / "cert.pem") if certificate else None,
-        key_file=str(folder / "key.pem") if certificate else None,
+    return settings_with(
+        FetchSettings(
+            ca_file=str(folder / "ca.pem"),
+            certificate_file=str(folder / "cert.pem") if certificate else None,
+            key_file=str(folder / "key.pem") if certificate else None,
+            connect_timeout_s=1,
+            read_timeout_s=5,
+        ),
         attempts=1,
-        connect_timeout_s=1,
-        read_timeout_s=5,
     )
 
 
@@ -53,7 +56,7 @@ def test_an_authority_of_ones_own_is_trusted_and_the_connection_kept(own: Path) 
 def test_a_server_that_cannot_prove_who_it_is_hears_nothing(own: Path, tmp_path: Path, who: str) -> None:
     other = Authority().write(tmp_path / "other", "example.org" if who == "another name" else "localhost")
     shown, trusted = (other, other) if who == "another name" else (other, own)
-    chosen = FetchSettings(attempts=1) if who.startswith("the system") else settings(trusted)
+    chosen = settings_with(FetchSettings(), attempts=1) if who.startswith("the system") else settings(trusted)
     with BadServer([serve(b"content")]).running(server_context(shown)) as server:
         source = WebSource(server.url, chosen)
         with pytest.raises(FetchError, match="see ca_file") as caught:
@@ -98,7 +101,7 @@ def test_a_redirect_may_lead_to_tls_with_the_same_authority(own: Path) -> None:
 
 
 def test_a_silent_server_is_hung_up_on_in_the_middle_of_tls_too(own: Path) -> None:
-    chosen = FetchSettings(ca_file=str(own / "ca.pem"), attempts=1, read_timeout_s=0.2)
+    chosen = settings_with(FetchSettings(ca_file=str(own / "ca.pem"), read_timeout_s=0.2), attempts=1)
     with BadServer([silence]).running(server_context(own)) as server:
         source = WebSource(server.url, chosen)
         with pytest.raises(FetchError, match=r"nothing came for 0\.2 s"):

@@ -15,11 +15,10 @@ from gateway.common.transfer.settings import FetchSettings
 from gateway.common.transfer.source import FetchError, FileFacts, SourceDocument
 from gateway.common.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
+from tests.simulators.constants import settings_with
 
-QUICK = FetchSettings(
-    connect_timeout_s=2,
-    read_timeout_s=0.2,
-    document_deadline_s=3,
+QUICK = settings_with(
+    FetchSettings(connect_timeout_s=2, read_timeout_s=0.2, document_deadline_s=3),
     minimum_rate_bytes_per_s=1000,
     minimum_rate_window_s=0.3,
     attempts=3,
@@ -173,7 +172,7 @@ def test_a_server_that_asks_for_quiet_is_heard(told: str) -> None:
     pauses: list[float] = []
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=8), usegmt=True)
     busy = answer("503 Later", f"Retry-After: {date if told == 'date' else told}")
-    settings = FetchSettings(backoff_base_s=0.001, document_deadline_s=60)
+    settings = settings_with(FetchSettings(document_deadline_s=60), backoff_base_s=0.001)
     with asking(busy, serve(b"content"), pause=pauses.append, settings=settings) as (source, _):
         assert source.read("file", LIMIT).content == b"content"
     assert 5 < pauses[0] <= 8
@@ -181,7 +180,9 @@ def test_a_server_that_asks_for_quiet_is_heard(told: str) -> None:
 
 @pytest.mark.parametrize("told", ["999999999999999999", "-1", "soon", "Mon, 99 Foo 2026 00:00:00 GMT", "1e9", ""])
 def test_a_silly_retry_after_is_not_believed(told: str) -> None:
-    settings = FetchSettings(backoff_base_s=0.001, document_deadline_s=60, retry_after_limit_s=0.002, attempts=2)
+    settings = settings_with(
+        FetchSettings(document_deadline_s=60), backoff_base_s=0.001, retry_after_limit_s=0.002, attempts=2
+    )
     error, requests = refused(answer("503 Later", f"Retry-After: {told}"), settings=settings)
     assert (error.status, requests) == (503, 2)
     assert error.retry_after_s <= 0.002
@@ -322,7 +323,9 @@ def counted(step_s: float) -> Callable[[], int]:
 
 
 def test_the_deadline_holds_for_all_attempts_together() -> None:
-    settings = FetchSettings(attempts=10**6, backoff_base_s=0, document_deadline_s=10, read_timeout_s=100)
+    settings = settings_with(
+        FetchSettings(document_deadline_s=10, read_timeout_s=100), attempts=10**6, backoff_base_s=0
+    )
     with asking(answer("503 Later"), settings=settings, now_ns=counted(0.5)) as (source, server):
         with pytest.raises(FetchError, match="within 10 s"):
             source.read("file", LIMIT)
@@ -344,7 +347,9 @@ def test_proxies_of_the_environment_count_only_where_they_are_wanted(monkeypatch
 
 @pytest.mark.parametrize("where", ["http://[", "ftp://example.org", "nonsense", "", "http://"])
 def test_an_address_that_is_none_is_an_error_like_any_other(where: str) -> None:
-    source = WebSource(where, FetchSettings(attempts=1, proxy="", ca_file="", certificate_file="", key_file=""))
+    source = WebSource(
+        where, settings_with(FetchSettings(proxy="", ca_file="", certificate_file="", key_file=""), attempts=1)
+    )
     assert isinstance(source.name, str)
     with pytest.raises(FetchError):
         source.read("file", LIMIT)

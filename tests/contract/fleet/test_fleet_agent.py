@@ -25,6 +25,7 @@ from gateway.device.agent.report import reporting
 from gateway.device.agent.state.storage import opened_for_reading
 from gateway.device.agent.update import work
 from gateway.device.agent.update.poll import Poll
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
 
@@ -259,7 +260,7 @@ def test_a_new_directors_key_is_used_as_soon_as_devices_can_know_it(
     control = Daemon()
     for room in (work, reporting):
         monkeypatch.setattr(room, "DaemonClient", lambda _settings: control)
-    config = replace(SOON, director=replace(SOON.director, published_every_s=3600.0))
+    config = replace(SOON, director=settings_with(SOON.director, published_every_s=3600.0))
     with controlling(tmp_path / "fleet", config) as controller, controller.client() as operator:
         fleet = Fleet(controller, operator, control)
         fleet.turn()
@@ -309,7 +310,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """Yield a fleet whose alerts are evaluated all the time."""
     for room in (work, reporting):
         monkeypatch.setattr(room, "DaemonClient", lambda _settings: Daemon())
-    often = AlertSettings(evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
+    often = settings_with(AlertSettings(), evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
     with controlling(tmp_path / "fleet", replace(SOON, alerts=often)) as controller, controller.client() as operator:
         yield Fleet(controller, operator, Daemon())
 

@@ -22,6 +22,7 @@ from gateway.device.agent.report.reporting import report
 from gateway.device.agent.update import work
 from gateway.device.store.spool import Spool
 from tests.simulators.asking import enrolment_token
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, Daemon, Device
 from tests.simulators.operator import until
@@ -67,7 +68,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     daemon = Daemon()
     for room in (work, reporting):
         monkeypatch.setattr(room, "DaemonClient", lambda _settings: daemon)
-    config = FleetConfig(director=DirectorSettings(published_every_s=0.0))
+    config = FleetConfig(director=settings_with(DirectorSettings(), published_every_s=0.0))
     with controlling(tmp_path / "fleet", config) as controller:
         token, folder = enrolment_token(controller, DEVICE), tmp_path / "device"
         application = EnrolmentInput(controller.url, token, authority=controller.ca_file.read_text())

@@ -6,7 +6,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from fleet.controller.database import certificates, devices, diagnostics
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.transfer.connection import ConnectionPool
+from gateway.common.transfer.settings import FetchSettings
 from gateway.common.transfer.source import FetchError
 from gateway.common.transfer.web import WebSource
 from gateway.device.agent.config import AgentConfig
@@ -25,13 +26,13 @@ from gateway.device.agent.fetch.controller import ControllerClient
 from gateway.device.agent.state.identity import DeviceIdentity
 from tests.simulators.asking import enrolment_token, gap, record
 from tests.simulators.asking import packed as lines
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_controller import FleetController
 from tests.simulators.fleet_repository import FleetRepository
 
 DEVICE = "door-1"
-CONFIG = AgentConfig()
-CONFIG = replace(CONFIG, fetch=replace(CONFIG.fetch, attempts=1), telemetry=replace(CONFIG.telemetry, deadline_s=30.0))
+CONFIG = AgentConfig(fetch=settings_with(FetchSettings(), attempts=1))
 
 
 @dataclass

@@ -29,6 +29,7 @@ from fleet.publisher.repository import blob_file
 from fleet.publisher.settings import FleetSettings
 from fleet.publisher.workspace import Workspace
 from gateway.common.domain.manifest import Artifact
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.operator import until
@@ -38,8 +39,12 @@ pytestmark = pytest.mark.timeout(120)
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 PATH = f"/v1/blobs/{DIGEST}"
-BOUNDS = DraftSettings(
-    unpublished_limit_files=5, unpublished_limit_bytes=1_000_000, share_per_token=1.0, request_limit_bytes=400_000
+BOUNDS = settings_with(
+    DraftSettings(),
+    unpublished_limit_files=5,
+    unpublished_limit_bytes=1_000_000,
+    share_per_token=1.0,
+    request_limit_bytes=400_000,
 )
 FILE_LIMIT_BYTES = 900_000
 
@@ -48,7 +53,7 @@ FILE_LIMIT_BYTES = 900_000
 def controller(tmp_path: Path) -> Iterator[RunningController]:
     """Yield a controller with narrow bounds. The publisher's settings are those of the repository."""
     publisher = FleetSettings(release_file_limit_bytes=FILE_LIMIT_BYTES)
-    serve = replace(FleetConfig().serve, max_buffered_bytes_per_caller=100_000)
+    serve = settings_with(FleetConfig().serve, max_buffered_bytes_per_caller=100_000)
     config = replace(FleetConfig(), publisher=publisher, drafts=BOUNDS, serve=serve)
     with controlling(tmp_path, config, FleetRepository(tmp_path, settings=publisher)) as running:
         running.repository.add_release("meter-reader", "1")
@@ -177,7 +182,8 @@ def test_a_wrong_announcement_does_not_hinder_another_token(controller, ci, othe
 
 
 @pytest.mark.parametrize(
-    ("bounds", "count"), [(DraftSettings(open_limit_per_token=4), 4), (replace(BOUNDS, share_per_token=0.5), 2)]
+    ("bounds", "count"),
+    [(settings_with(DraftSettings(), open_limit_per_token=4), 4), (settings_with(BOUNDS, share_per_token=0.5), 2)],
 )
 def test_one_token_leaves_room_for_others(tmp_path: Path, bounds: DraftSettings, count: int) -> None:
     """Four uploads of 16 GiB were announced, and a publisher could publish nothing for a day."""
@@ -195,7 +201,7 @@ def test_one_token_leaves_room_for_others(tmp_path: Path, bounds: DraftSettings,
 
 
 def test_files_that_a_token_has_staged_count_for_it(controller, ci, other) -> None:
-    half = replace(BOUNDS, share_per_token=0.5)
+    half = settings_with(BOUNDS, share_per_token=0.5)
     controller.control.uploads._settings = half
     upload(other, CONTENT)
     assert problem(begun(other, b"x" * 200_001)) == (409, "uploads-full")
@@ -366,7 +372,7 @@ def test_files_that_are_removed_while_they_are_counted_do_not_count(controller, 
 
 
 def test_a_reservation_waits_for_others_for_a_bounded_time(tmp_path: Path) -> None:
-    config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
+    config = replace(FleetConfig(), drafts=settings_with(BOUNDS, lock_wait_s=0.2))
     with controlling(tmp_path, config) as running, running.client() as admin:
         with locked(running.control.workspace.uploads, 10.0):
             refused = begun(admin)
@@ -398,7 +404,7 @@ def test_a_folder_that_cannot_be_written_is_told(controller, ci) -> None:
 
 def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> None:
     """Hashing takes a thread that devices' requests need. A client that is refused continues its upload later."""
-    config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
+    config = replace(FleetConfig(), drafts=settings_with(BOUNDS, lock_wait_s=0.2))
     with controlling(tmp_path, config) as running, running.client() as admin:
         begun(admin)
         with running.control.uploads._limit.entered("another file"):

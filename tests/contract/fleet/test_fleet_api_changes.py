@@ -22,12 +22,13 @@ from fleet.controller.database.alerts import Alert, AlertState
 from fleet.controller.database.events import Event
 from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.facts import Created
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.following import following
 from tests.simulators.operator import until
 
 pytestmark = pytest.mark.timeout(180)
-QUICK = ChangesSettings(read_every_s=0.05, heartbeat_s=0.2, streams_per_caller=2, streams_limit=3)
+QUICK = settings_with(ChangesSettings(), read_every_s=0.05, heartbeat_s=0.2, streams_per_caller=2, streams_limit=3)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_a_reader_that_was_away_goes_on_where_it_was(fleet: RunningController, i
 
 def test_streams_that_are_behind_and_streams_that_are_not_get_the_same(tmp_path: Path) -> None:
     """Some find in memory what others read from the database."""
-    small = replace(QUICK, recent_changes=3, page_changes=2)
+    small = settings_with(QUICK, recent_changes=3, page_changes=2)
     with controlling(tmp_path, replace(FleetConfig(), changes=small)) as running:
         running.enrolled("camera")
         with running.client(Role.VIEWER) as viewer, following(viewer) as live:

@@ -20,6 +20,7 @@ from fleet.publisher.releases import plan_withdrawal, target_of
 from fleet.publisher.roles import Quorum
 from fleet.publisher.verify import verify
 from gateway.common.trust.targets import Withdrawal
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.uploading import OWNER_ROLE, downloaded, put, release, sent, signatures, upload
@@ -206,7 +207,7 @@ def test_what_an_operator_saw_is_what_is_published(controller, ci, operator, tmp
 
 
 def test_a_request_waits_for_the_folder_and_then_is_told_to_come_again(tmp_path: Path) -> None:
-    config = replace(FleetConfig(), drafts=DraftSettings(lock_wait_s=0.2))
+    config = replace(FleetConfig(), drafts=settings_with(DraftSettings(), lock_wait_s=0.2))
     with controlling(tmp_path, config) as running, running.client() as admin:
         with running.control.workspace.locked(10.0):  # maintenance may hold it
             refused = admin.post("/v1/publication")

@@ -27,6 +27,7 @@ from fleet.publisher.impact import Impact
 from fleet.publisher.software import plan_software, read_variant, software_files
 from fleet.publisher.verify import verify
 from gateway.common.domain.errors import ConfigurationError
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.software_device import wheels
@@ -58,7 +59,7 @@ def test_files_are_in_the_bucket_before_metadata_names_them(controller, tmp_path
 
 
 def test_without_the_database_nothing_is_published(tmp_path: Path) -> None:
-    config = replace(FleetConfig(), database=DatabaseSettings(busy_timeout_ms=100))
+    config = replace(FleetConfig(), database=settings_with(DatabaseSettings(), busy_timeout_ms=100))
     with controlling(tmp_path, config) as running, running.client() as admin:
         repository, workspace = running.repository, running.control.workspace
         repository.add_release("meter-reader", "1")

@@ -18,11 +18,11 @@ from tests.simulators.controller import controlling
 
 Schema = dict[str, Any]
 LEFT_OPEN = {
-    "put /v1/self/inventory": "what a device finds is its own form; [ingestion] inventory_limit_bytes bounds it",
+    "put /v1/self/inventory": "what a device finds is its own form; IntakeSettings.inventory_limit_bytes bounds it",
     "put /v1/drafts/{role}": "a draft is a form of its own; document_limit_bytes bounds it",
-    "patch /v1/blobs/{digest}": "bytes of a file; [drafts] request_limit_bytes and release_file_limit_bytes bound them",
-    "post /v1/self/telemetry": "lines of JSON; [ingestion] telemetry_limit_bytes, lines_limit and others bound them",
-    "post /v1/self/diagnostics.answer": "a device's own form; [ingestion] answer_limit_bytes bounds it",
+    "patch /v1/blobs/{digest}": "bytes of a file; `DraftSettings` and release_file_limit_bytes bound them",
+    "post /v1/self/telemetry": "lines of JSON; IntakeSettings.telemetry_limit_bytes, lines_limit and others bound them",
+    "post /v1/self/diagnostics.answer": "a device's own form; IntakeSettings.answer_limit_bytes bounds it",
 }
 """Bodies whose bounds are settings, in bytes, and stand in no schema."""
 SIZES = {

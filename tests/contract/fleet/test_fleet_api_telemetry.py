@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from fleet.controller.access import Role
-from fleet.controller.config import FleetConfig
 from fleet.controller.database import diagnostics, events, telemetry
 from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Batch, Row
-from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 
 VITALS = "/v1/devices/camera/telemetry/vitals"
@@ -105,26 +99,6 @@ def test_pages_of_rows_follow_each_other(controller) -> None:
             page = viewer.get(VITALS, params={"limit": 2, "after": after}).json()
             found, after = found + numbers(page), page["next"]
     assert found == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)]
-
-
-def test_a_database_that_answers_less_than_is_asked_for_loses_nothing(tmp_path: Path) -> None:
-    """Whatever `limit` says, or the lists' own: `[database] page_limit_rows` may be lower."""
-    with controlling(tmp_path, replace(FleetConfig(), database=DatabaseSettings(page_limit_rows=2))) as running:
-        for name in ("camera", "other", "third"):
-            running.enrolled(name)
-        told(running)
-        with running.client(Role.VIEWER) as viewer:
-            assert [one["id"] for one in everything(viewer, "/v1/devices")] == ["camera", "other", "third"]
-            rows = [(one["boot_epoch"], one["seq"]) for one in everything(viewer, VITALS)]
-    assert rows == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)]
-
-
-def everything(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
-    after: str | None = ""
-    while after is not None:
-        page = client.get(path, params={"after": after}).json()
-        yield from page["items"]
-        after = page["next"]
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1.", ".1", "-1.2", f"{2**64}.1", "1.2.3", "²"])

@@ -12,6 +12,7 @@ import pytest
 from fleet.controller.config import FleetConfig
 from fleet.controller.database import tokens
 from fleet.controller.serving.settings import RateSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 
 
@@ -79,7 +80,7 @@ def test_the_last_admin_is_not_locked_out_unseen(controller) -> None:
 def test_wrong_tokens_do_not_limit_a_valid_one_of_the_same_address(tmp_path, monkeypatch) -> None:
     """The address pays for them: its bucket bounds how often the database is asked for them."""
     searched: list[str] = []
-    rates = RateSettings(address_per_s=0.001, address_burst=100, refusal_cost=5)
+    rates = settings_with(RateSettings(), address_per_s=0.001, address_burst=100, refusal_cost=5)
     serve = replace(FleetConfig().serve, rates=rates)
     with controlling(tmp_path, replace(FleetConfig(), serve=serve)) as running, running.client() as admin:
         made = admin.post("/v1/tokens", json={"name": "ben", "role": "operator"}).json()

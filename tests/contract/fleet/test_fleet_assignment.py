@@ -25,6 +25,7 @@ from gateway.common.domain.assignment import Assignment
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.trust.assignment import verify_assignment
 from tests.simulators.asking import running, want
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_http import Device
 from tests.simulators.fleet_repository import new_key
@@ -349,6 +350,6 @@ def test_all_keys_at_hand_sign(tmp_path) -> None:
 
 def test_the_settings_are_heard(tmp_path) -> None:
     config = FleetConfig()
-    config = replace(config, director=replace(config.director, poll_s=7.0, poll_spread=0.0))
+    config = replace(config, director=settings_with(config.director, poll_s=7.0, poll_spread=0.0))
     with controlling(tmp_path / "c", config) as running, running.device_client(running.enrolled("camera-1")) as client:
         assert believed(running, client.get(PATH), "camera-1").poll_s == 7

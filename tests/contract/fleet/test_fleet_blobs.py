@@ -17,6 +17,7 @@ from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.blobs.store import BlobStore
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
+from tests.simulators.constants import settings_with
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3
 
 __all__ = ["keys", "s3"]
@@ -24,8 +25,8 @@ MIB = 1_048_576
 QUICK = {"retries": 0, "retry_timeout_s": 2.0, "connect_timeout_s": 1.0, "request_timeout_s": 1.0}
 
 
-def in_s3(endpoint: str, **more) -> S3Blobs:
-    return S3Blobs(S3Settings(bucket=BUCKET, endpoint=endpoint, part_bytes=5 * MIB, **more))
+def in_s3(endpoint: str, bucket: str = BUCKET, **more) -> S3Blobs:
+    return S3Blobs(settings_with(S3Settings(bucket, endpoint=endpoint), part_bytes=5 * MIB, **more))
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -198,7 +199,7 @@ def test_a_store_that_is_ill_is_told(behave, says) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_no_missing_blob(s3: S3Server) -> None:
-    blobs = S3Blobs(S3Settings(bucket="nowhere", endpoint=s3.endpoint, **QUICK))
+    blobs = in_s3(s3.endpoint, "nowhere", **QUICK)
     digest, content = made(10, 6)
     with pytest.raises(RequestError, match="bucket nowhere") as caught:
         blobs.put(digest, io.BytesIO(content), 10)

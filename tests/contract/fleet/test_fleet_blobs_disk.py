@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fleet.controller.blobs.disk import DiskBlobs
 from fleet.controller.blobs.safe_path import open_beneath
 from fleet.controller.blobs.settings import BlobSettings
+from tests.simulators.constants import settings_with
 
 ROOT = Path(__file__).parents[3]
 CONTENT = b"content" * 1000
@@ -65,7 +66,7 @@ def test_what_was_cut_off_long_ago_is_removed_and_what_is_under_way_is_not(tmp_p
     for file in (old, young):
         file.write_bytes(b"x")
     os.utime(old, (1, 1))
-    DiskBlobs(tmp_path, BlobSettings(leftover_age_s=60))
+    DiskBlobs(tmp_path, settings_with(BlobSettings(), leftover_age_s=60))
     assert (old.exists(), young.exists()) == (False, True)
 
 

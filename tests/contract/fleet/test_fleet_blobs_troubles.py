@@ -13,6 +13,7 @@ import pytest
 from fleet.controller.blobs.s3 import S3Blobs
 from fleet.controller.blobs.settings import S3Settings
 from gateway.common.domain.errors import Fault, RequestError
+from tests.simulators.constants import settings_with
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 from tests.simulators.s3_trouble import (
     TroubledS3,
@@ -67,7 +68,9 @@ class Upload:
     def __init__(self, between: TroubledS3, step: str, retries: int) -> None:
         self.content = random.randbytes(SMALL_BYTES if step == "put" else LARGE_BYTES)
         self.digest = hashlib.sha256(self.content).hexdigest()
-        self.blobs = S3Blobs(S3Settings(bucket=BUCKET, endpoint=between.url, retries=retries, **SETTINGS))
+        self.blobs = S3Blobs(
+            settings_with(S3Settings(), bucket=BUCKET, endpoint=between.url, retries=retries, **SETTINGS)
+        )
 
     def put(self) -> None:
         self.blobs.put(self.digest, io.BytesIO(self.content), len(self.content))

@@ -31,6 +31,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import RefusedError
 from fleet.controller.database.events import Event, StoredEvent
 from fleet.controller.database.rollouts import NewFact, StoredRollout
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, database, enrolled, made
 
 __all__ = ("database",)
@@ -199,8 +200,8 @@ def test_what_is_swept_is_a_gap_and_the_rest_follows(database: Database) -> None
 
 def test_more_than_the_limit_is_swept_a_little_at_a_time(database: Database) -> None:
     enrolled(database, "camera")
-    telemetry = replace(database.settings.telemetry, sweep_rows=2)
-    settings = replace(database.settings, changes_limit_rows=2, telemetry=telemetry)
+    telemetry = settings_with(database.settings.telemetry, sweep_rows=2)
+    settings = settings_with(database.settings, changes_limit_rows=2, telemetry=telemetry)
     happens(database, *"abcde")
     with database.write() as connection:
         assert [changes.sweep(connection, NOW, settings) for _ in range(3)] == [2, 1, 0]

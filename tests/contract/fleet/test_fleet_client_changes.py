@@ -18,11 +18,14 @@ from fleet.controller.control.settings import ChangesSettings
 from fleet.controller.database import events
 from fleet.controller.database.events import Event
 from gateway.common.domain.errors import RequestError, UnreachableError
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.fleet_repository import FleetRepository
 
 pytestmark = pytest.mark.timeout(180)
-CONFIG = replace(FleetConfig(), changes=ChangesSettings(read_every_s=0.05, heartbeat_s=0.2, reconnect_s=0.1))
+CONFIG = replace(
+    FleetConfig(), changes=settings_with(ChangesSettings(), read_every_s=0.05, heartbeat_s=0.2, reconnect_s=0.1)
+)
 
 
 def happens(running: RunningController, key: str) -> None:

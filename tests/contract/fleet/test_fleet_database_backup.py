@@ -22,10 +22,11 @@ from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.place import DatabaseLocation, read_place
 from fleet.controller.database.settings import DatabaseSettings
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]
-SETTINGS = DatabaseSettings(restore_leap=1000)
+SETTINGS = settings_with(DatabaseSettings(), restore_leap=1000)
 ROOT = Path(__file__).parents[3]
 
 

@@ -12,6 +12,7 @@ from fleet.controller.database import sweep, telemetry
 from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, enrolled, made
 
 OLD = TelemetryStorageSettings(age_limit_d=1.0)
@@ -21,7 +22,7 @@ LATER = NOW + timedelta(days=2)
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """Yield a database with a device that sent rows in two streams, too long ago."""
-    with made("postgresql", tmp_path, DatabaseSettings(busy_timeout_ms=2_000)) as opened:
+    with made("postgresql", tmp_path, settings_with(DatabaseSettings(), busy_timeout_ms=2_000)) as opened:
         enrolled(opened, "camera-1")
         with opened.write() as connection:
             for stream in ("state", "vitals"):

@@ -18,6 +18,7 @@ from fleet.controller.database.enrolment import TokenRefusedError
 from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.controller.database.settings import DatabaseSettings
 from gateway.common.domain.errors import Fault
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, database, enrolled
 
 __all__ = ["database"]
@@ -184,7 +185,9 @@ def test_lists_are_pages_of_what_is_wanted(database: Database) -> None:
 def test_no_page_is_larger_than_the_setting(database: Database) -> None:
     enrolled(database, *(f"device-{number}" for number in range(5)))
     with database.read() as connection:
-        assert len(devices.page(connection, DeviceSelection(), DatabaseSettings(page_limit_rows=3))) == 3
+        assert (
+            len(devices.page(connection, DeviceSelection(), settings_with(DatabaseSettings(), page_limit_rows=3))) == 3
+        )
         with pytest.raises(RefusedError, match="at least one row"):
             devices.page(connection, DeviceSelection(), SETTINGS, limit_rows=0)
 
@@ -293,7 +296,7 @@ def test_a_token_is_not_used_up_by_an_enrolment_that_fails(database: Database) -
 
 
 def test_tokens_are_listed_forgotten_and_bounded(database: Database) -> None:
-    few = DatabaseSettings(enrolments_limit=2)
+    few = settings_with(DatabaseSettings(), enrolments_limit=2)
     numbers = [token(database, settings=few)[0] for _ in range(2)]
     with pytest.raises(RefusedError, match="2 enrolment tokens wait"):
         token(database, settings=few)

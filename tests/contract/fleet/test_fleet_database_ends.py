@@ -21,6 +21,7 @@ from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.monitoring.settings import AlertSettings
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from tests.simulators import databases
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import controlling
 from tests.simulators.databases import KINDS, NOW, made
 
@@ -66,7 +67,9 @@ def test_a_controller_that_does_not_start_leaves_no_connection(tmp_path: Path, w
 def test_who_stands_for_an_office_in_vain_keeps_no_connection(tmp_path: Path) -> None:
     """PostgreSQL refuses to wait so long; what would then be kept would count as an office without a number."""
     with databases.url("postgresql", tmp_path) as url:
-        with closing(open_database(read_place(url, tmp_path), DatabaseSettings(lease_s=1e7))) as database:
+        with closing(
+            open_database(read_place(url, tmp_path), settings_with(DatabaseSettings(), lease_s=1e7))
+        ) as database:
             leader = candidate(database, "one")
             with pytest.raises(RequestError) as refused:
                 leader.stand(NOW)

@@ -50,6 +50,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import DatabaseError
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import NAME_BYTES
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, NOW, content, enrolled, made
 from tests.simulators.examples import examples
 
@@ -110,7 +111,7 @@ PLAIN: Mapping[Any, Any] = {
     Role: Role.VIEWER,
     devices.EnrolmentState: devices.EnrolmentState.ENROLLED,
     alerts.AlertState: alerts.AlertState.OPEN,
-    DatabaseSettings: DatabaseSettings(page_limit_rows=50),
+    DatabaseSettings: settings_with(DatabaseSettings(), page_limit_rows=50),
     Credential: new_credential("t_"),
     Filter: sa.true(),
 }

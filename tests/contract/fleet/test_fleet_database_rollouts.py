@@ -27,6 +27,7 @@ from fleet.controller.database.errors import AbsentError, ConflictError, Refused
 from fleet.controller.database.releases import StoredRelease
 from fleet.controller.database.rollouts import NewFact, StoredRollout
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, database, enrolled
 
 __all__ = ["database"]
@@ -88,7 +89,7 @@ def test_the_floor_is_the_greatest_by_version_and_outlives_its_release(database:
 
 
 def test_more_releases_than_the_setting_are_refused(database: Database) -> None:
-    few = DatabaseSettings(releases_limit=1)
+    few = settings_with(DatabaseSettings(), releases_limit=1)
     with pytest.raises(RefusedError, match="more than 1 releases"), database.write() as connection:
         releases.synchronise(connection, [release("1"), release("2")], NOW, few)
 
@@ -107,11 +108,11 @@ def test_facts_are_numbered_without_gaps(database: Database) -> None:
         assert rollouts.record(connection, "r-1", [], SETTINGS) == 2
         assert rollouts.record(connection, "r-1", facts[1:], SETTINGS, expected=2) == 3
     with database.read() as connection:
-        kept = rollouts.facts_of(connection, "r-1", SETTINGS)
+        kept = rollouts.facts_of(connection, "r-1", 10)
         assert [fact.sequence for fact in kept] == [1, 2, 3]
         assert [NewFact(*_of(fact)) for fact in kept] == [*facts, facts[1]]
-        assert rollouts.facts_of(connection, "r-1", SETTINGS, after=1, device="camera-1") == kept[1:]
-        assert rollouts.facts_of(connection, "r-1", DatabaseSettings(facts_limit_rows=2)) == kept[:2]
+        assert rollouts.facts_of(connection, "r-1", 10, after=1, device="camera-1") == kept[1:]
+        assert rollouts.facts_of(connection, "r-1", 2) == kept[:2]
         assert rollouts.get(connection, "r-1") == replace(ROLLOUT, state="approved", sequence=3)
 
 
@@ -130,7 +131,9 @@ def test_what_was_decided_on_old_facts_is_not_recorded(database: Database) -> No
 def test_a_batch_of_facts_is_bounded_and_needs_its_rollout(database: Database) -> None:
     created(database)
     with pytest.raises(RefusedError, match="more than 1 facts"), database.write() as connection:
-        rollouts.record(connection, "r-1", [NewFact(NOW, "a")] * 2, DatabaseSettings(facts_limit_rows=1))
+        rollouts.record(
+            connection, "r-1", [NewFact(NOW, "a")] * 2, settings_with(DatabaseSettings(), facts_limit_rows=1)
+        )
     with pytest.raises(AbsentError), database.write() as connection:
         rollouts.record(connection, "r-2", [NewFact(NOW, "a")], SETTINGS)
 

@@ -21,6 +21,7 @@ from fleet.controller.database.place import read_place
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import metadata
 from gateway.common.domain.errors import ConfigurationError, Fault
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]
@@ -213,7 +214,7 @@ def test_writers_wait_for_each_other(database: Database) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_waits_too_long_is_told_to_come_back(kind: str, tmp_path: Path) -> None:
-    settings = DatabaseSettings(connections=1, connection_wait_s=0.05, retry_after_s=7.0)
+    settings = settings_with(DatabaseSettings(), connections=1, connection_wait_s=0.05, retry_after_s=7.0)
     with made(kind, tmp_path, settings) as opened, opened.write() as connection:
         with pytest.raises(AwayError, match=r"in use for 0\.05 s") as away, opened.write():
             pass
@@ -223,7 +224,7 @@ def test_who_waits_too_long_is_told_to_come_back(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_that_another_process_holds_is_not_waited_for_without_end(kind: str, tmp_path: Path) -> None:
-    settings = DatabaseSettings(busy_timeout_ms=50)
+    settings = settings_with(DatabaseSettings(), busy_timeout_ms=50)
     with url(kind, tmp_path) as text:
         place = read_place(text, tmp_path)
         with closing(open_database(place, settings)) as one, closing(open_database(place, settings)) as two:

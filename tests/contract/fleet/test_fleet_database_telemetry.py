@@ -20,6 +20,7 @@ from fleet.controller.database.ingestion import DUPLICATE, Batch, Row
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.controller.database.spans import Received, Span
 from fleet.controller.database.telemetry import StoredBatch
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made
 from tests.simulators.examples import examples
 
@@ -94,7 +95,7 @@ def test_only_devices_have_telemetry(database: Database) -> None:
 
 def test_rows_and_streams_are_bounded(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = TelemetryStorageSettings(row_limit_bytes=50, streams_limit=2)
+    limits = settings_with(TelemetryStorageSettings(), row_limit_bytes=50, streams_limit=2)
     with pytest.raises(RefusedError, match="at most 50"):
         send(database, [1], size=100, limits=limits)
     for stream in ("a", "b", "a"):
@@ -106,7 +107,7 @@ def test_rows_and_streams_are_bounded(database: Database) -> None:
 def test_the_boot_that_was_silent_longest_goes(database: Database) -> None:
     """Not the oldest one: it may be that of a device whose copy boots often."""
     enrolled(database, "camera-1")
-    limits = TelemetryStorageSettings(boots_limit=2)
+    limits = settings_with(TelemetryStorageSettings(), boots_limit=2)
     for second, boot in enumerate(range(3, 10)):
         send(database, [1], boot=boot, limits=limits, now=NOW + timedelta(seconds=2 * second))
         own = [second + 1]
@@ -142,7 +143,7 @@ def test_the_last_row_of_each_device_is_of_its_newest_boot_with_rows(database: D
 def test_many_rows_replayed_are_there_once(kind: str, count: int, tmp_path: Path) -> None:
     rng = random.Random(7)
     batches = [range(first, first + 500) for first in range(1, count + 1, 500)]
-    limits = TelemetryStorageSettings(spans_limit=300)
+    limits = settings_with(TelemetryStorageSettings(), spans_limit=300)
     with made(kind, tmp_path) as database:
         enrolled(database, "camera-1")
         stored = duplicates = 0
@@ -208,7 +209,7 @@ def counted(database: Database) -> None:
 
 def test_old_rows_go_a_little_at_a_time_and_are_not_asked_for_again(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = TelemetryStorageSettings(age_limit_d=1.0, sweep_rows=2)
+    limits = settings_with(TelemetryStorageSettings(), age_limit_d=1.0, sweep_rows=2)
     send(database, [1, 2, 3, 5, 6], now=NOW)
     send(database, [8], now=NOW + HOUR)
     assert swept(database, NOW + timedelta(days=1), limits) == []
@@ -266,7 +267,7 @@ def test_events_go_by_age_and_number(database: Database) -> None:
 
 def test_events_go_a_few_at_a_time_the_oldest_first(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = DatabaseSettings(events_limit_rows=3, telemetry=TelemetryStorageSettings(sweep_rows=4))
+    limits = DatabaseSettings(events_limit_rows=3, telemetry=settings_with(TelemetryStorageSettings(), sweep_rows=4))
     with database.write() as connection:
         for day, keys in ((31, "abcdef"), (1, "ghijklmno")):
             happened = [Event("camera-1", key, NOW, "boot") for key in keys]
@@ -277,7 +278,7 @@ def test_events_go_a_few_at_a_time_the_oldest_first(database: Database) -> None:
 
 def test_a_device_that_tells_without_end_pushes_out_its_own_events(database: Database) -> None:
     enrolled(database, "camera-1", "flood")
-    few = DatabaseSettings(device_events_limit_rows=3)
+    few = settings_with(DatabaseSettings(), device_events_limit_rows=3)
     with database.write() as connection:
         events.record(connection, [Event("camera-1", "1", NOW, "rollback")], NOW, few)
         for start in range(0, 8, 2):
@@ -315,7 +316,7 @@ def test_a_device_is_asked_and_answers_once(database: Database) -> None:
 
 def test_requests_and_answers_are_bounded(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = DatabaseSettings(diagnostics_open_limit=2, diagnostics_limit=3)
+    limits = settings_with(DatabaseSettings(), diagnostics_open_limit=2, diagnostics_limit=3)
     numbers = [ask(database, limits=limits), ask(database, limits=limits)]
     with pytest.raises(ConflictError, match="2 requests wait"):
         ask(database, limits=limits)

@@ -17,10 +17,11 @@ from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.errors import AbsentError, AwayError, ConflictError, FencedError, RefusedError
 from fleet.controller.database.place import read_place
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, NOW, database, enrolled, made, url
 
 __all__ = ["database"]
-SETTINGS = DatabaseSettings(page_limit_rows=3)
+SETTINGS = settings_with(DatabaseSettings(), page_limit_rows=3)
 HOUR = timedelta(hours=1)
 
 
@@ -66,7 +67,7 @@ def test_a_revoked_token_is_unknown(database: Database) -> None:
 
 
 def test_tokens_are_bounded_paged_and_forgotten(database: Database) -> None:
-    few = DatabaseSettings(tokens_limit=2)
+    few = settings_with(DatabaseSettings(), tokens_limit=2)
     first, _ = token(database, few)
     second, _ = token(database, few)
     with pytest.raises(RefusedError, match="2 tokens are valid"):
@@ -199,7 +200,7 @@ def test_what_a_former_leader_writes_is_refused(database: Database) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_follows_a_leader_while_it_writes(kind: str, tmp_path: Path) -> None:
-    settings = DatabaseSettings(busy_timeout_ms=50)
+    settings = settings_with(DatabaseSettings(), busy_timeout_ms=50)
     with url(kind, tmp_path) as text:
         place = read_place(text, tmp_path)
         with closing(open_database(place, settings)) as here, closing(open_database(place, settings)) as there:

@@ -32,6 +32,7 @@ from fleet.controller.database.tables import metadata
 from fleet.controller.rollouts.facts import Aborted
 from fleet.controller.rollouts.state import Status
 from gateway.common.domain.assignment import RESERVED_SLOTS
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import KINDS, waiting
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling
@@ -261,7 +262,7 @@ def holding(fleet: RolledFleet, device: str) -> set[str]:
 def test_what_is_known_of_it_goes_and_what_must_outlive_it_stays(tmp_path: Path) -> None:
     for kind in KINDS:
         folder = tmp_path / kind
-        with rolling(kind, folder, telemetry=TelemetryStorageSettings(sweep_rows=2)) as fleet:
+        with rolling(kind, folder, telemetry=settings_with(TelemetryStorageSettings(), sweep_rows=2)) as fleet:
             fleet.enrol(["a", "b"])
             told(fleet, "a", rows=5)
             before = holding(fleet, "a")

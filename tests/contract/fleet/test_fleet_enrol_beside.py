@@ -21,6 +21,7 @@ from fleet.controller.control import enrolling
 from fleet.controller.control.settings import DirectorSettings
 from fleet.controller.database import audit, certificates, devices
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import waiting
 from tests.simulators.operator import until
@@ -72,7 +73,7 @@ class Held:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Held]:
-    few = replace(FleetConfig(), director=DirectorSettings(certificates_per_day=PER_DAY))
+    few = replace(FleetConfig(), director=settings_with(DirectorSettings(), certificates_per_day=PER_DAY))
     with plane("postgresql", tmp_path, few) as running, ExitStack() as opened:
         yield Held(running, opened)
 

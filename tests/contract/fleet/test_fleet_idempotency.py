@@ -25,12 +25,13 @@ from fleet.controller.database.place import read_place
 from fleet.controller.problems import ProblemError
 from gateway.common.domain.errors import RequestError
 from tests.simulators import databases
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, database
 from tests.simulators.dying import die_at, died
 
 __all__ = ("database",)
 SECRET = "eft_of-the-caller"  # a test's
-SETTINGS = RequestSettings(idempotency_kept_h=1.0, idempotency_keys_per_caller=3)
+SETTINGS = settings_with(RequestSettings(), idempotency_kept_h=1.0, idempotency_keys_per_caller=3)
 POINTS_LIMIT = 100
 
 

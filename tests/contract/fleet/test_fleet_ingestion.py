@@ -26,6 +26,7 @@ from fleet.controller.control.settings import IntakeSettings
 from fleet.controller.database import devices, telemetry
 from gateway.common.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, packed, plane, record, tell
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import KINDS
 
@@ -134,7 +135,9 @@ def test_one_device_takes_one_place_however_many_certificates_it_has(running, na
     """It is given two dozen a day, each of which holds for months."""
     first, second = running.enrolled(name), running.enrolled(name)
     control, body = running.control, packed(record("vitals", 1, {}))
-    intake = Intake(control.database, IntakeSettings(wait_s=0.1), control.rollouts.states, control.counts)
+    intake = Intake(
+        control.database, settings_with(IntakeSettings(), wait_s=0.1), control.rollouts.states, control.counts
+    )
     entered, done = threading.Event(), threading.Event()
 
     def held() -> datetime:
@@ -172,7 +175,7 @@ def test_what_is_stored_was_received_once_nobody_else_writes_before(running, nam
 
 def test_who_tells_more_than_anybody_should_is_told_when_to_go_on(running, name) -> None:
     control, other = running.control, running.enrolled(f"{name}-other")
-    settings = IntakeSettings(rows_per_s=0.01, rows_burst=25)
+    settings = settings_with(IntakeSettings(), rows_per_s=0.01, rows_burst=25)
     intake = Intake(control.database, settings, control.rollouts.states, Counter())
     serial = running.enrolled(name).certificate.serial
     for start in (1, 11, 21):  # a request is taken whole, or not at all

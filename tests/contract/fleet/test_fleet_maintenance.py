@@ -31,6 +31,7 @@ from fleet.controller.database.latest import latest
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import ALIKE, url
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -43,10 +44,10 @@ class MaintainedReplica:
     def __init__(self, folder: Path, database_url: str) -> None:
         self.repository = FleetRepository(folder / "work")
         self.now = self.repository.now
-        kept = TelemetryStorageSettings(age_limit_d=10.0, sweep_rows=10)
+        kept = settings_with(TelemetryStorageSettings(), age_limit_d=10.0, sweep_rows=10)
         config = FleetConfig(
             database=DatabaseSettings(url=database_url, telemetry=kept),
-            maintenance=MaintenanceSettings(forget_after_d=7.0),
+            maintenance=settings_with(MaintenanceSettings(), forget_after_d=7.0),
         )
         signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in self.repository.keys[role]]
         self.folder = self.repository.workspace.folder
@@ -151,7 +152,7 @@ def test_old_events_go_all_of_them_in_one_turn(replica: MaintainedReplica) -> No
 def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(replica: MaintainedReplica) -> None:
     replica.certified("01", replica.now + DAY)
     rows(replica, first=1, count=30)
-    settings = replace(replica.control.settings.maintenance, sweep_limit_s=1e-9)
+    settings = settings_with(replica.control.settings.maintenance, sweep_limit_s=1e-9)
     control = replace(replica.control, settings=replace(replica.control.settings, maintenance=settings))
     slow = Maintenance(control, replica.maintenance.fence, replica.monotonic_clock())
     replica.uptime_s += (11 * DAY).total_seconds()

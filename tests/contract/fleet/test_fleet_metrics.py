@@ -24,6 +24,7 @@ from fleet.controller.monitoring.settings import MetricsSettings
 from fleet.controller.monitoring.timing import OTHER, Timing, route_of
 from fleet.publisher.roles import DIRECTOR
 from gateway.common.domain.statistics import MetricSample
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW
 from tests.simulators.fleet_repository import FleetRepository, new_key
@@ -38,7 +39,7 @@ COUNTED = (
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    config = replace(FleetConfig(), metrics=MetricsSettings(cache_s=0.0))
+    config = replace(FleetConfig(), metrics=settings_with(MetricsSettings(), cache_s=0.0))
     with controlling(tmp_path_factory.mktemp("fleet"), config) as running:
         yield running
 

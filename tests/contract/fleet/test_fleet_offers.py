@@ -16,6 +16,7 @@ from fleet.controller.database import assignments
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested
 from fleet.controller.rollouts.state import DeviceState, Status
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 from tests.simulators.offered_device import OfferedDevice, director
 from tests.simulators.rolled_fleet import RolledFleet, fleet, rolling
@@ -135,7 +136,9 @@ class Offers(RuleBasedStateMachine):
     def begin(self) -> None:
         self.stack = ExitStack()
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        self.fleet: RolledFleet = self.stack.enter_context(rolling("sqlite", folder, SchedulerSettings(gap_s=5000.0)))
+        self.fleet: RolledFleet = self.stack.enter_context(
+            rolling("sqlite", folder, settings_with(SchedulerSettings(), gap_s=5000.0))
+        )
         self.fleet.publish("3")
         signing = director(self.fleet)
         self.devices = [OfferedDevice(self.fleet, name, signing) for name in self.fleet.enrol(["d-0", "d-1"])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from fleet.controller.monitoring.evaluation import AlertEvaluation
 from fleet.controller.rollouts.facts import Aborted, Paused, Reported, Resumed
 from fleet.controller.rollouts.state import DeviceState, Member
 from tests.simulators.asking import packed, record
+from tests.simulators.constants import settings_with
 from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, fleet
 from tests.simulators.watched_fleet import SETTINGS
 
@@ -218,7 +218,7 @@ def test_a_rollback_keeps_its_evidence_and_is_tried_again(talk, rollout) -> None
 
 def test_a_repeated_update_makes_no_row_no_event_no_alert_and_no_message(talk, rollout) -> None:
     """Not in a later request, as after a lost spool, nor twice in one, nor of another boot."""
-    database, settings = talk.fleet.database, replace(SETTINGS, url="https://alarms.example/", lasts_s=600.0)
+    database, settings = talk.fleet.database, settings_with(SETTINGS, url="https://alarms.example/", lasts_s=600.0)
     watch = AlertEvaluation(database, settings, Counter())
 
     def look(after_s: float = 1.0) -> None:

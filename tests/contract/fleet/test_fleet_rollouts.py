@@ -14,6 +14,7 @@ from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.facts import Aborted, Approved, Paused, Resumed, RollbackRequested, Started
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import Status, open_offers
+from tests.simulators.constants import settings_with
 from tests.simulators.rolled_fleet import BEGIN, V1, V2, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
@@ -265,7 +266,7 @@ def _change(fleet: RolledFleet, operation: str, names_: Sequence[str]) -> None:
 
 
 def test_a_device_that_changes_is_found_though_not_all_are_asked_for_in_a_turn(tmp_path) -> None:
-    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_tick=3)) as fleet:
+    with rolling("sqlite", tmp_path, settings_with(SchedulerSettings(), devices_per_tick=3)) as fleet:
         devices_ = fleet.enrol(names(8), tags=["lobby"])
         rollout = fleet.start(query="tag = lobby", waves=[{"count": 1}, {"percent": 100, "needs_approval": True}])
         fleet.turn()
@@ -309,7 +310,7 @@ def test_a_slot_belongs_to_the_rollout_that_came_first_until_its_end(fleet: Roll
 
 
 def test_two_rollouts_that_wait_for_the_same_devices_do_not_both_take_them(tmp_path) -> None:
-    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_tick=1)) as fleet:
+    with rolling("sqlite", tmp_path, settings_with(SchedulerSettings(), devices_per_tick=1)) as fleet:
         fleet.publish("3")
         fleet.enrol(names(8))
         waves = [{"count": 1}, {"percent": 100}]

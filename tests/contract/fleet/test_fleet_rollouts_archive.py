@@ -57,7 +57,7 @@ def test_what_ended_before_a_time_is_archived_once(database: Database) -> None:
     assert archiving.archive_before(database, NOW - 10 * DAY, "ann", NOW).rollouts == ()
     with database.read() as connection:
         (entry,) = audit.page(connection, database.settings)
-        assert len(rollouts.facts_of(connection, "r-1", database.settings)) == 2
+        assert len(rollouts.facts_of(connection, "r-1", 10)) == 2
     assert (entry.deed.actor, entry.deed.action) == ("ann", "rollouts.archive")
     assert entry.deed.details["rollouts"] == ["r-1", "r-2"]
 

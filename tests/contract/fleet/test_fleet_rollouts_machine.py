@@ -23,6 +23,7 @@ from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.decisions import Offer, Retry
 from fleet.controller.rollouts.facts import Aborted, Decided, Event, Paused, Resumed, RollbackRequested
 from fleet.controller.rollouts.state import IN_FLIGHT, DeviceState, Member
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 from tests.simulators.rolled_fleet import V1, V2, V3, RolledFleet, rolling
 
@@ -45,7 +46,7 @@ class Rollouts(RuleBasedStateMachine):
         self.stack = ExitStack()
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.fleet: RolledFleet = self.stack.enter_context(
-            rolling("sqlite", folder, SchedulerSettings(devices_per_tick=2, gap_s=5000.0))
+            rolling("sqlite", folder, settings_with(SchedulerSettings(), devices_per_tick=2, gap_s=5000.0))
         )
         self.fleet.publish("3")
         self.fleet.enrol(NAMES)

@@ -12,12 +12,13 @@ from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.rollouts.decisions import PART_LOW
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed
 from fleet.controller.rollouts.state import Status
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import ALIKE
 from tests.simulators.rolled_fleet import V1, V2, RolledFleet, rolling
 
 DEVICES = 2 * PART_LOW + 50
 ALL = [{"percent": 100}]
-SETTINGS = SchedulerSettings(decisions_per_tick=PART_LOW)
+SETTINGS = settings_with(SchedulerSettings(), decisions_per_tick=PART_LOW)
 
 
 @pytest.fixture(params=ALIKE)

@@ -18,11 +18,12 @@ from fleet.publisher.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP
 from tests.load.settings import Settings
 from tests.load.simulate import Run, simulate
 from tests.simulators.asking import enrolment_token
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 
 DEVICES = 4
 LIMIT_S = 60.0
-SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0))
+SOON = FleetConfig(director=settings_with(DirectorSettings(), published_every_s=0.0))
 
 
 def rotate(running: RunningController, role: str, signed_by: str, draft: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fleet.controller.serving.settings import ProxySettings, RateSettings, ServingSettings
 from fleet.controller.serving.tls import server_context
 from gateway.common.wire.handshakes import HandshakeLimits, Handshakes
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
 
 pytestmark = pytest.mark.asyncio
@@ -41,7 +42,7 @@ async def asks(controller: Controller, address: str) -> bytes:
 
 
 async def test_one_address_shakes_only_so_many_hands_at_once(tmp_path: Path) -> None:
-    settings = ServingSettings(max_handshakes_per_address=2)
+    settings = settings_with(ServingSettings(), max_handshakes_per_address=2)
     async with controlling(tmp_path, tls=True, settings=settings) as controller:
         peers = [await silent(controller) for _ in range(3)]
         assert await peers[2][0].read() == b""
@@ -56,7 +57,7 @@ async def test_one_address_shakes_only_so_many_hands_at_once(tmp_path: Path) -> 
 
 
 async def test_one_address_begins_only_so_many_in_a_second(tmp_path: Path) -> None:
-    settings = ServingSettings(rates=RateSettings(handshake_per_s=0.001, handshake_burst=2))
+    settings = ServingSettings(rates=settings_with(RateSettings(), handshake_per_s=0.001, handshake_burst=2))
     async with controlling(tmp_path, tls=True, settings=settings) as controller:
         for _ in range(2):
             assert await asks(controller, "127.0.0.1") == b"HTTP/1.1 200 OK"
@@ -68,7 +69,9 @@ async def test_one_address_begins_only_so_many_in_a_second(tmp_path: Path) -> No
 
 async def test_a_peer_does_not_pay_for_a_late_server(tmp_path: Path) -> None:
     """The handshake has begun, and the process cannot go on with it for longer than a peer may take."""
-    async with controlling(tmp_path, tls=True, settings=ServingSettings(handshake_timeout_s=3.0)) as controller:
+    async with controlling(
+        tmp_path, tls=True, settings=settings_with(ServingSettings(), handshake_timeout_s=3.0)
+    ) as controller:
         trusting = ssl.create_default_context(cafile=str(controller.ca_file))
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         shaking = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -100,7 +103,9 @@ def _read(shaking: ssl.SSLObject) -> bytes:
 
 
 async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path) -> None:
-    async with controlling(tmp_path, tls=True, settings=ServingSettings(max_handshakes=2)) as controller:
+    async with controlling(
+        tmp_path, tls=True, settings=settings_with(ServingSettings(), max_handshakes=2)
+    ) as controller:
         (_, first), (_, second) = await silent(controller), await silent(controller)
         while len(controller.server._listeners._servers[0]._under_way) < 2:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
@@ -113,8 +118,10 @@ async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path
 
 
 async def test_a_trusted_proxy_may_shake_as_many_as_it_likes(tmp_path: Path) -> None:
-    rates = RateSettings(handshake_per_s=0.001, handshake_burst=1)
-    settings = ServingSettings(max_handshakes_per_address=1, rates=rates, proxy=ProxySettings(("127.0.0.3",)))
+    rates = settings_with(RateSettings(), handshake_per_s=0.001, handshake_burst=1)
+    settings = settings_with(
+        ServingSettings(), max_handshakes_per_address=1, rates=rates, proxy=ProxySettings(("127.0.0.3",))
+    )
     async with controlling(tmp_path, tls=True, settings=settings) as controller:
         peers = [await silent(controller, "127.0.0.3") for _ in range(3)]
         assert await asks(controller, "127.0.0.3") == b"HTTP/1.1 200 OK"

@@ -14,6 +14,7 @@ import pytest
 
 from fleet.controller.serving.bodies import BodyBound
 from fleet.controller.serving.settings import RateSettings, ServingSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_http import controlling, device, hang_up
 
 pytestmark = pytest.mark.asyncio
@@ -29,7 +30,7 @@ async def said(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
 
 async def test_a_peer_does_not_pay_for_a_late_server(tmp_path) -> None:
     """Requests arrive in time, and the process cannot read them for longer than a peer may take."""
-    count, settings = 100, ServingSettings(header_timeout_s=3.0)
+    count, settings = 100, settings_with(ServingSettings(), header_timeout_s=3.0)
     async with controlling(tmp_path, settings=settings) as controller:
         peers = [await controller.connect() for _ in range(count)]
         for _, writer in peers:
@@ -41,7 +42,7 @@ async def test_a_peer_does_not_pay_for_a_late_server(tmp_path) -> None:
 
 
 async def test_bytes_now_and_then_buy_no_time(tmp_path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(header_timeout_s=0.2)) as controller:
+    async with controlling(tmp_path, settings=settings_with(ServingSettings(), header_timeout_s=0.2)) as controller:
         reader, writer = await controller.connect()
 
         async def drip() -> None:
@@ -57,7 +58,9 @@ async def test_bytes_now_and_then_buy_no_time(tmp_path) -> None:
 
 
 async def test_a_silent_tls_peer_is_given_up(tmp_path) -> None:
-    async with controlling(tmp_path, tls=True, settings=ServingSettings(handshake_timeout_s=0.1)) as controller:
+    async with controlling(
+        tmp_path, tls=True, settings=settings_with(ServingSettings(), handshake_timeout_s=0.1)
+    ) as controller:
         reader, writer = await controller.connect()
         assert await reader.read() == b""
         await hang_up(writer)
@@ -87,7 +90,7 @@ async def test_too_many_connections_are_told_so(tmp_path, settings) -> None:
 
 async def test_too_many_requests_at_once_are_told_so(tmp_path) -> None:
     async with (
-        controlling(tmp_path, settings=ServingSettings(max_requests=1)) as controller,
+        controlling(tmp_path, settings=settings_with(ServingSettings(), max_requests=1)) as controller,
         controller.client() as client,
     ):
         slow = asyncio.create_task(client.get("/slow"))
@@ -102,7 +105,7 @@ async def test_too_many_requests_at_once_are_told_so(tmp_path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/unread"])
 async def test_a_body_that_says_it_is_too_large_is_not_read(tmp_path, path) -> None:
-    async with controlling(tmp_path, settings=ServingSettings(max_body_bytes=10)) as controller:
+    async with controlling(tmp_path, settings=settings_with(ServingSettings(), max_body_bytes=10)) as controller:
         reader, writer = await controller.connect()
         writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n".encode())
         status, problem = await said(reader)
@@ -115,7 +118,7 @@ async def test_a_body_in_chunks_is_too_large_all_the_same_and_exactly_the_limit_
         for _ in range(count):
             yield b"x" * 5
 
-    settings = ServingSettings(max_body_bytes=10)
+    settings = settings_with(ServingSettings(), max_body_bytes=10)
     async with controlling(tmp_path, settings=settings) as controller, controller.client() as client:
         assert (await client.post("/", content=chunks(2))).json()["size"] == 10
         assert (await client.post("/", content=chunks(3))).status_code == 413
@@ -125,7 +128,7 @@ async def test_a_body_in_chunks_is_too_large_all_the_same_and_exactly_the_limit_
 @pytest.mark.parametrize("closing", ["Connection: close\r\n", ""])
 async def test_the_refusal_of_a_body_is_read_before_the_connection_ends(tmp_path, closing, tls) -> None:
     """The peer sends its whole body before it reads, as urllib does: a reset would discard the answer."""
-    size, settings = 8_000_000, ServingSettings(max_body_bytes=1000)
+    size, settings = 8_000_000, settings_with(ServingSettings(), max_body_bytes=1000)
     async with controlling(tmp_path, tls=tls, settings=settings) as controller:
         context = ssl.create_default_context(cafile=str(controller.ca_file)) if tls else None
         reader, writer = await asyncio.open_connection("localhost", controller.port, ssl=context)
@@ -160,7 +163,7 @@ async def test_what_all_requests_hold_is_bounded_and_given_back(tmp_path) -> Non
 
 
 async def test_one_caller_holds_only_a_part_of_it(tmp_path) -> None:
-    settings = ServingSettings(max_buffered_bytes=100, max_buffered_bytes_per_caller=60)
+    settings = settings_with(ServingSettings(), max_buffered_bytes=100, max_buffered_bytes_per_caller=60)
     post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n"
     async with controlling(tmp_path, settings=settings) as controller:
         slow, slow_writer = await controller.connect()
@@ -225,7 +228,7 @@ async def test_a_stop_lets_requests_end_and_tells_those_it_cuts_off(tmp_path) ->
 
 
 async def test_who_asks_too_often_is_told_when_to_come_back(tmp_path) -> None:
-    rates = RateSettings(device_per_s=0.001, device_burst=3, address_per_s=0.001, address_burst=2)
+    rates = settings_with(RateSettings(), device_per_s=0.001, device_burst=3, address_per_s=0.001, address_burst=2)
     one, two = device("one"), device("two")
     async with controlling(tmp_path, tls=True, settings=ServingSettings(rates=rates)) as controller:
         for shown, burst in ((one, 3), (two, 3), (None, 2)):
@@ -239,7 +242,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back(tmp_path) -> None:
 
 async def test_who_drags_his_requests_out_leaves_room_for_others(tmp_path) -> None:
     """Bodies that do not come, or files that are taken a little at a time: one address could have all places."""
-    settings = ServingSettings(max_requests=4, rates=RateSettings(address_at_once=2))
+    settings = settings_with(ServingSettings(), max_requests=4, rates=settings_with(RateSettings(), address_at_once=2))
     begun = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc"
     async with controlling(tmp_path, settings=settings) as controller:
         peers = [await asyncio.open_connection("127.0.0.1", controller.port) for _ in range(6)]
@@ -260,7 +263,7 @@ async def test_who_drags_his_requests_out_leaves_room_for_others(tmp_path) -> No
 
 
 async def test_who_guesses_is_soon_slow(tmp_path) -> None:
-    rates = RateSettings(address_per_s=0.001, address_burst=10, refusal_cost=5)
+    rates = settings_with(RateSettings(), address_per_s=0.001, address_burst=10, refusal_cost=5)
     async with (
         controlling(tmp_path, settings=ServingSettings(rates=rates)) as controller,
         controller.client() as client,
@@ -269,7 +272,7 @@ async def test_who_guesses_is_soon_slow(tmp_path) -> None:
 
 
 async def test_a_revoked_device_counts_as_a_stranger_of_its_address(tmp_path) -> None:
-    rates = RateSettings(address_per_s=0.001, address_burst=10, refusal_cost=5)
+    rates = settings_with(RateSettings(), address_per_s=0.001, address_burst=10, refusal_cost=5)
     bad = device("bad")
     async with controlling(tmp_path, tls=True, settings=ServingSettings(rates=rates)) as controller:
         controller.revoked.add(bad.certificate.serial)

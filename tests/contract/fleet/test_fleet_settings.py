@@ -108,7 +108,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_a_rollout_brings_settings_to_a_device(fleet: Fleet) -> None:
-    target = fleet.publish("[mqtt]\nmax_inflight = 10\n")
+    target = fleet.publish("[mqtt]\nkeepalive_s = 10\n")
     with fleet.device():
         path = fleet.begin("1")
         assert fleet.ended(path) == "finished"
@@ -118,13 +118,13 @@ def test_a_rollout_brings_settings_to_a_device(fleet: Fleet) -> None:
     assert [one["id"] for one in fleet.ask("GET", "/v1/devices", target=target)["items"]] == [DEVICE]
     shown = fleet.ask("GET", f"/v1/releases/{SETTINGS_SLOT}/berlin/1")
     assert (shown["release"]["owner"], shown["release"]["model"], shown["refused"]) == (SETTINGS_SLOT, "berlin", "")
-    assert shown["document"]["toml"] == "[mqtt]\nmax_inflight = 10\n"
+    assert shown["document"]["toml"] == "[mqtt]\nkeepalive_s = 10\n"
     preview = fleet.ask("POST", "/v1/rollouts/preview", {**SPEC, "name": "v1", "target": f"{SETTINGS_SLOT}/berlin/1"})
     assert preview["running"] == {"1": 1}
 
 
 def test_settings_that_are_taken_back_halt_the_rollout_with_the_reason(fleet: Fleet) -> None:
-    fleet.publish("[mqtt]\nmax_inflight = 10\n")
+    fleet.publish("[mqtt]\nkeepalive_s = 10\n")
     with fleet.device(BehaviourShares(failing=100)):
         path = fleet.begin("1")
         assert fleet.ended(path) == "paused"

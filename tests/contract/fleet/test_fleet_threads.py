@@ -14,6 +14,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import DirectorSettings, IntakeSettings
 from fleet.controller.serving.settings import ServingSettings
 from tests.simulators.asking import record, tell
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import controlling
 from tests.simulators.operator import until
 
@@ -22,8 +23,8 @@ AT_ONCE = 6
 CONFIG = replace(
     FleetConfig(),
     serve=ServingSettings(threads=38),
-    director=DirectorSettings(signings_at_once=AT_ONCE, signing_wait_s=30),
-    ingestion=IntakeSettings(at_once=AT_ONCE, wait_s=30),
+    director=settings_with(DirectorSettings(), signings_at_once=AT_ONCE, signing_wait_s=30),
+    ingestion=settings_with(IntakeSettings(), at_once=AT_ONCE, wait_s=30),
 )
 
 

@@ -21,6 +21,7 @@ from fleet.controller.monitoring.settings import WakeBrokerSettings
 from fleet.controller.monitoring.wake_hints import WakePublisher, broker
 from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.rolled_fleet import document
@@ -36,9 +37,8 @@ def steering(folder: Path, url: str) -> Iterator[RunningController]:
     repository = FleetRepository(folder / "publisher")
     repository.add_owner("acme")
     repository.add_release("meter-reader", "1")
-    config = replace(
-        FleetConfig(), wake=WakeBrokerSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(tick_s=0.2)
-    )
+    wake = settings_with(WakeBrokerSettings(url), retry_limit_s=1.0)
+    config = replace(FleetConfig(), wake=wake, scheduler=SchedulerSettings(tick_s=0.2))
     with controlling(folder / "publisher", config, repository) as controller:
         for name in DEVICES:
             controller.enrolled(name)

@@ -24,6 +24,7 @@ from fleet.controller.monitoring.message import read_secret
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.webhook import Webhook
+from tests.simulators.constants import settings_with
 from tests.simulators.databases import NOW, database
 from tests.simulators.receiver import Receiver, Said, receiving
 
@@ -36,7 +37,7 @@ class Sender:
 
     def __init__(self, database: Database, url: str, **settings: Any) -> None:
         self.database, self.counts, self.at_s = database, Counter[str](), 0.0
-        self.settings = AlertSettings(url=url, **settings)
+        self.settings = settings_with(AlertSettings(url=url), **settings)
         self.restart()
 
     def restart(self) -> None:

@@ -68,7 +68,6 @@ async def test_every_route_has_a_scope() -> None:
             frontend.authentication,
             rest_gateway.metrics,
             None,
-            "x",
             frontend.requests,
             frontend.request_bytes,
         )

@@ -24,6 +24,7 @@ from gateway.serving.frontends.grpc_v2.http2.errors import Code
 from gateway.serving.frontends.grpc_v2.http2.hpack import Decoder
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.authority import Authority
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY
 from tests.simulators.http2_peer import REQUEST, WELCOME, Said, asked, data, goaway, headers, parsed, reset_code
@@ -33,7 +34,7 @@ LIMIT_S = 30.0
 SMALL_BYTES = 1000
 """Size that requests of the well-behaved client have at most."""
 END = frames.END_STREAM
-IMPATIENT = GrpcSettings(handshake_timeout_s=0.3, receive_timeout_s=0.4, write_timeout_s=0.4)
+IMPATIENT = settings_with(GrpcSettings(receive_timeout_s=0.4, write_timeout_s=0.4), handshake_timeout_s=0.3)
 
 
 def question(number: int, size: int = 4) -> service_pb2.ModelInferRequest:

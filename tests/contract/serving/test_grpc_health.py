@@ -6,6 +6,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio
@@ -50,7 +51,7 @@ async def test_watch_follows_changes_and_ends_when_the_gateway_stops():
 
 
 async def test_a_watcher_who_leaves_gives_its_place_back():
-    settings = GrpcSettings(max_health_watches=1)
+    settings = settings_with(GrpcSettings(), max_health_watches=1)
     async with serving(settings=settings) as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
         first = stub(channel).Watch(asked())
         await first.read()

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from gateway.common.domain.access import Security, read_tokens
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = pytest.mark.asyncio
@@ -95,7 +96,7 @@ async def test_an_error_is_in_band_and_the_stream_goes_on(version):
 
 
 async def test_a_stream_that_asks_too_much_is_ended():
-    settings = GrpcSettings(reflection_requests=1)
+    settings = settings_with(GrpcSettings(), reflection_requests=1)
     async with serving(settings=settings) as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
         stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))

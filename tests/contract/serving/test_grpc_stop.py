@@ -8,6 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_gateway import serving
 from tests.simulators.inference import SimulatedInference
 
@@ -66,7 +67,7 @@ async def test_what_outlasts_the_grace_is_cancelled():
 
 
 async def test_a_call_that_withstands_its_cancellation_does_not_hold_up_the_stop(caplog):
-    settings = GrpcSettings(cancel_limit_s=0.01)
+    settings = settings_with(GrpcSettings(), cancel_limit_s=0.01)
     async with serving(settings=settings, inference=Stubborn()) as gateway:
         async with grpc.aio.insecure_channel(gateway.target) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -20,6 +20,7 @@ from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttQuota, MqttRoute
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.constants import settings_with
 from tests.simulators.mqtt_gateway import FAST, ID, WAIT_S, echoed, simulated, until
 from tests.simulators.mqtt_peer import peer
 
@@ -36,7 +37,8 @@ async def serving(
     url: str, plant: MqttBroker, *routes: MqttRoute, folder: Path | None = None, **settings: Any
 ) -> AsyncIterator[MqttFrontends]:
     """Run the frontends of two brokers until they are stopped."""
-    named = brokers(MqttSettings(url=url, broker=(plant,), route=routes or (HERE, THERE), **(FAST | settings)))
+    fixed = MqttSettings(url=url, broker=(plant,), route=routes or (HERE, THERE))
+    named = brokers(settings_with(fixed, **(FAST | settings)))
     frontends = MqttFrontends(simulated(), named, ID, folder)
     await frontends.start()
     try:

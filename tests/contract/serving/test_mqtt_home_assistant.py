@@ -13,13 +13,14 @@ from gateway.serving.frontends.mqtt.home_assistant import documents
 from gateway.serving.frontends.mqtt.settings.broker import HomeAssistantSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
+from tests.simulators.constants import settings_with
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
 
 pytestmark = pytest.mark.asyncio
 ROUTE = MqttRoute("c", ("classes/+",), "moves", sensor="topic[1]")
 OTHER = MqttRoute("other", ("other/+",), "moves", sensor="topic[1]")
-SETTINGS = HomeAssistantSettings(enabled=True, birth_delay_s=0.0)
+SETTINGS = settings_with(HomeAssistantSettings(enabled=True), birth_delay_s=0.0)
 CONFIG = "homeassistant/device/edge_gw/{}/config"
 GATEWAY = CONFIG.format("gateway")
 READY = "edge/gw/models/moves/status"

@@ -285,11 +285,6 @@ async def test_settings_over_the_network_are_refused_with_the_reason(path):
         assert (await gateway.client.delete(path)).status_code == 405
 
 
-async def test_the_server_is_called_as_configured():
-    async with serving(server_name="line 4, camera") as gateway:
-        assert (await gateway.client.get("/v2")).json()["name"] == "line 4, camera"
-
-
 class Broken(SimulatedInference):
     async def infer(self, request):
         raise KeyError("a secret of ours")

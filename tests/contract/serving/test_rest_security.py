@@ -15,6 +15,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from gateway.serving.frontends.settings import ShareSettings
 from tests.simulators.authority import Authority
+from tests.simulators.constants import settings_with
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
@@ -163,7 +164,7 @@ async def test_unusable_certificates_are_named(security, key):
 
 
 async def test_a_silent_tls_peer_is_given_up():
-    async with serving(security=TLS, settings=RestSettings(header_timeout_s=0.1)) as gateway:
+    async with serving(security=TLS, settings=settings_with(RestSettings(), header_timeout_s=0.1)) as gateway:
         reader, writer = await gateway.connect()
         assert await reader.read() == b""
         writer.close()
@@ -173,7 +174,9 @@ async def test_a_silent_tls_peer_is_given_up():
 async def test_silent_tls_peers_of_one_address_keep_no_others_out():
     """Each would keep a place, and the buffers of TLS, until its time is over."""
     async with serving(
-        security=TLS, settings=RestSettings(max_connections=8, header_timeout_s=3600), shares=ShareSettings()
+        security=TLS,
+        settings=settings_with(RestSettings(max_connections=8), header_timeout_s=3600),
+        shares=ShareSettings(),
     ) as gateway:
         silent = [await gateway.connect() for _ in range(3)]
         assert await silent[2][0].read() == b""
@@ -189,7 +192,7 @@ async def test_silent_tls_peers_of_one_address_keep_no_others_out():
 
 async def test_a_silent_tls_peer_does_not_hold_up_the_stop():
     """asyncio's servers wait for it since Python 3.12."""
-    async with serving(security=TLS, settings=RestSettings(header_timeout_s=3600)) as gateway:
+    async with serving(security=TLS, settings=settings_with(RestSettings(), header_timeout_s=3600)) as gateway:
         _, writer = await gateway.connect()
         await gateway.frontend.stop(0)
         writer.close()

@@ -27,7 +27,7 @@ from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import infer_body
 
 pytestmark = pytest.mark.asyncio
-HALF = ShareSettings(caller_percent=50, caller_bytes_percent=50, network_percent=100, local_percent=0)
+HALF = ShareSettings(caller_percent=50, local_percent=0)
 TOKENS = Security(tokens=read_tokens("ann a\nben b\n", ""))
 ROOT = Path(__file__).resolve().parents[3]
 INFER = "/v2/models/identity_fp32/infer"
@@ -184,7 +184,7 @@ async def test_half_sent_requests_of_a_network_give_way_to_another_of_its_addres
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gateway.serving.frontends.http.connection.HALF_OPEN_S", 0.0)
-    shares = ShareSettings(caller_percent=25, network_percent=50, local_percent=0)
+    shares = ShareSettings(caller_percent=25, local_percent=0)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(
             rest_gateway.serving(settings=RestSettings(max_requests=8), shares=shares)

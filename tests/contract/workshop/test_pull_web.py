@@ -25,6 +25,7 @@ from gateway.workshop.pull.credentials import PASSWORD, TOKEN, USER
 from gateway.workshop.pull.staging import LOCK, NAME, staging
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, Behaviour, Exchange, answer, endless, serve, silence, trickle
+from tests.simulators.constants import settings_with
 from tests.simulators.pulling import MODEL, QUICK, SETTINGS, digest, pull, release_tar
 
 HALF = len(MODEL) // 2
@@ -189,14 +190,14 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 def test_servers_that_take_their_time_or_send_too_much(tmp_path: Path, behaviour: Behaviour, word: str) -> None:
-    slow = replace(SETTINGS, fetch=replace(QUICK, attempts=1))
+    slow = replace(SETTINGS, fetch=settings_with(QUICK, attempts=1))
     with BadServer([behaviour]).running() as server, pytest.raises(FetchError, match=word):
         pull(f"{server.url}model.onnx", tmp_path, pin=digest(MODEL), settings=slow)
     assert not (tmp_path / "model").exists()
 
 
 def test_a_body_that_trickles_ends(tmp_path: Path) -> None:
-    slow = replace(SETTINGS, fetch=replace(QUICK, attempts=1))
+    slow = replace(SETTINGS, fetch=settings_with(QUICK, attempts=1))
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(MODEL)}\r\n\r\n".encode()
     script = [tagged(MODEL, "a"), trickle(head, 0.05)]
     with BadServer(script).running() as server, pytest.raises(FetchError, match="bytes came in"):

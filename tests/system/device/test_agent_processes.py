@@ -12,6 +12,7 @@ import pytest
 
 from gateway.common.domain.policy import Policy
 from gateway.device.agent import events
+from tests.simulators.constants import command
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
 from tests.simulators.policy_document import policy_bytes
@@ -107,8 +108,9 @@ def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, ste
     device.assign(device.publish())
     calls = (3, 25)[STEPS.index(step) % 2]
     with device.hammered():
-        command = [sys.executable, "-m", "tests.simulators.killed_agent", step, str(calls), "--"]
-        killed = subprocess.run([*command, *device.command("sync")[3:]], cwd=ROOT, capture_output=True, check=False)
+        program = command((sys.executable, "-m", "tests.simulators.killed_agent"), device.fixed)
+        words = [*program, step, str(calls), "--", *device.command("sync")[3:]]
+        killed = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
         assert killed.returncode == 0, killed.stderr
         assert device.agent("verify").code == 0
         assert set(device.serving) <= {*old, str(device.newest)}

@@ -61,7 +61,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
             idle_s=0.1,
             check_every_s=0.05,
         )
-        settings = InstallerSettings(str(tmp_path / "s"), str(played.records.folder / "update.json"), 10.0)
+        settings = InstallerSettings(str(tmp_path / "s"), str(played.records.folder / "update.json"))
         monkeypatch.setattr(enrolled, "CONFIG", replace(enrolled.CONFIG, installer=settings))
         made = Both(device, played, monkeypatch)
         made.runs(FIRST)

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.common.store.settings import JournalSettings
+from gateway.device.agent.config import SECTIONS
 from gateway.device.agent.state.identity import bootstrap, read_identity
+from tests.simulators import constants
 from tests.simulators.bad_server import BadServer, silence, trickle
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_repository import FleetRepository
@@ -147,7 +148,7 @@ def store_of(folder: Path, repository: FleetRepository, url: str) -> Path:
     (source / "root.json").write_bytes(repository.root_bytes(1))
     urls = {"repository": url, "assignment": f"{url}assignments/{DEVICE}.json"}
     (source / "device.json").write_text(json.dumps({"schema": 1, "device": DEVICE, **urls}))
-    bootstrap(read_identity(source), folder / "store", JournalSettings())
+    bootstrap(read_identity(source), folder / "store")
     return folder / "store"
 
 
@@ -161,9 +162,11 @@ def test_it_ends_at_once(tmp_path: Path, waiting: Waiting) -> None:
         wait = waiting(stack, tmp_path, repository)
         config, store = tmp_path / "edge-agent.toml", store_of(tmp_path, repository, wait.repository)
         broker = f'url = "{wait.broker}"' if wait.broker else ""
-        config.write_text(CONFIG.format(folder=tmp_path, wake=broker))
+        settings, given = constants.take(CONFIG.format(folder=tmp_path, wake=broker), SECTIONS)
+        config.write_text(settings)
         common = ["--config", str(config), "--state", str(store)]
-        command = [sys.executable, "-m", *wait.module, "run", *common]
+        program = constants.command((sys.executable, "-m", wait.module[0]), given)
+        command = [*program, *wait.module[1:], "run", *common]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as agent:
             try:
                 until(wait.waits, agent)

@@ -96,16 +96,16 @@ def test_settings_that_the_daemon_has_lost_are_tried_again(device: Settled) -> N
 
 
 def test_committed_settings_that_no_longer_fit_are_left_out_and_reported(device: Settled) -> None:
-    device.send("[shares]\ncaller_bytes_percent = 50\n")
+    device.send("[shares]\ncaller_percent = 50\n")
     config = device.daemon.config_file
     before = config.read_text()
-    config.write_text(f"{before}[grpc]\nmax_receiving_bytes = 100_000_000\n[shares]\ncaller_bytes_percent = 90\n")
+    config.write_text(f"{before}[grpc]\nmax_receiving_bytes = 100_000_000\n[shares]\ncaller_percent = 90\n")
     assert device.daemon.stop() == 0
     device.daemon.start()
-    assert "caller_bytes_percent" in device.control.status()["problem"]
+    assert "caller_percent" in device.control.status()["problem"]
     done = device.sync()
     assert (done.code, done.told["state"]) == (1, "behind"), done.err
-    assert "caller_bytes_percent" in device.slot["rejected"]
+    assert "caller_percent" in device.slot["rejected"]
     same = instance(device)
     device.sync()
     assert instance(device) == same

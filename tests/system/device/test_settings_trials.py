@@ -63,7 +63,7 @@ def test_empty_settings_take_earlier_ones_away(device: Settled) -> None:
     [
         ('[mqtt]\nurl = "mqtt://127.0.0.1:1"\n', "no policy of this device permits"),
         ("[fleet]\nunsigned = false\n", "no policy of this device permits"),
-        ("[limits]\nforms = -1\n", "@settings/berlin/1: limits.forms"),
+        ("[limits]\ndrain_s = -1\n", "@settings/berlin/1: limits.drain_s"),
         ("[limits]\nno_such = 1\n", "limits.no_such"),
     ],
 )

@@ -11,7 +11,8 @@ import onnx
 import pytest
 
 from fleet.controller.blobs.settings import BlobSettings, S3Settings
-from fleet.controller.config import FleetConfig, load_config
+from fleet.controller.config import SECTIONS, FleetConfig, load_config
+from tests.simulators import constants
 from tests.simulators.controller import controlling
 from tests.simulators.fleet_device import ONE_VARIANT, exchange_artifact
 from tests.simulators.fleet_repository import FleetRepository
@@ -30,9 +31,11 @@ NOBODY = "http://127.0.0.1:9"
 TROUBLES = (("part 2", refuse(503)), ("part 2", cut_there), ("complete", refuse(500)))
 
 
-def _name_bucket(folder: Path, endpoint: str, retries: int = 0) -> None:
+def _name_bucket(folder: Path, endpoint: str, retries: int = 0) -> constants.Constants:
     text = f'[blobs.s3]\nbucket = "{BUCKET}"\nendpoint = "{endpoint}"\npart_bytes = {PART_BYTES}\n'
-    (folder / "fleet.toml").write_text(f"{text}retries = {retries}\nretry_timeout_s = 5.0\n")
+    text, taken = constants.take(f"{text}retries = {retries}\nretry_timeout_s = 5.0\n", SECTIONS)
+    (folder / "fleet.toml").write_text(text)
+    return taken
 
 
 def _sign_release(publisher: Publisher) -> dict[str, int]:
@@ -51,13 +54,13 @@ def test_a_publication_waits_for_the_bucket_shows_nothing_before_and_is_found_th
     with troubled(s3.endpoint) as between:
         ill = [(NOBODY, {}), *((between.url, {step: [trouble]}) for step, trouble in TROUBLES)]
         for endpoint, between.troubles in ill:
-            _name_bucket(publisher.folder, endpoint)
+            publisher.fixed = _name_bucket(publisher.folder, endpoint)
             refused = publisher.run("publish", code=3)
             assert f"nothing was published: the bucket {BUCKET} at {endpoint} does not answer" in refused.stderr
             assert not any(between.troubles.values())
             assert (_public(publisher), s3.unfinished()) == (before, 0)
             assert _sizes(s3).items() <= files.items()
-        _name_bucket(publisher.folder, between.url, retries=1)
+        publisher.fixed = _name_bucket(publisher.folder, between.url, retries=1)
         between.troubles = {"part 2": [refuse(503)], "complete": [cut_back, cut_back], "put": [cut_back, cut_back]}
         done = publisher.told("publish")
         assert (done["published"], done["uploaded"] > 0) == ({"models-acme": 1}, True)

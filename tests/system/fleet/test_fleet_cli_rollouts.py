@@ -15,6 +15,7 @@ import pytest
 
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import DirectorSettings, SchedulerSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import ROOT, Operator, operator, until
 
@@ -23,7 +24,7 @@ DEVICES = 6
 CONFIG = replace(
     FleetConfig(),
     scheduler=SchedulerSettings(tick_s=0.1),
-    director=DirectorSettings(poll_s=0.3, published_every_s=0.1),
+    director=settings_with(DirectorSettings(), poll_s=0.3, published_every_s=0.1),
 )
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import metadata
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.asking import want
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import controlling, free_port
 from tests.simulators.databases import KINDS, NOW, content, copied, made, shape, url
 from tests.simulators.dying import die_at, died
@@ -38,7 +38,7 @@ from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import SLOT, RolledFleet
 from tests.simulators.served_fleet import served_fleet
 
-SETTINGS = DatabaseSettings(busy_timeout_ms=5_000, migration_wait_s=5.0, restore_leap=1000)
+SETTINGS = settings_with(DatabaseSettings(), busy_timeout_ms=5_000, migration_wait_s=5.0, restore_leap=1000)
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
 COUNTED = ("enrolment_tokens", "telemetry_sources", "events", "diagnostics", "api_tokens")
 PATH = "/v1/self/assignment"
@@ -259,7 +259,7 @@ def test_a_lost_target_is_not_taken_for_the_fleet(originals: dict[str, str], tmp
 # ---- wrong input ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fleet_does_not_move_while_a_controller_works(kind: str, tmp_path: Path) -> None:
-    impatient = replace(SETTINGS, busy_timeout_ms=100)
+    impatient = settings_with(SETTINGS, busy_timeout_ms=100)
     with url(kind, tmp_path) as text, url("sqlite", tmp_path, empty=True) as other:
         old, new = read_place(text, tmp_path), read_place(other, tmp_path)
         with closing(open_database(old, SETTINGS)) as controller:
@@ -282,7 +282,7 @@ def test_nothing_else_writes_while_a_fleet_moves(kind: str, tmp_path: Path) -> N
         refused = []
 
         def write_now(done: int, total: int) -> None:
-            with closing(open_database(old, replace(SETTINGS, busy_timeout_ms=100))) as other:
+            with closing(open_database(old, settings_with(SETTINGS, busy_timeout_ms=100))) as other:
                 with pytest.raises(AwayError), other.write() as connection:
                     devices.enrol(connection, "late", NOW)
                 refused.append(done)

@@ -100,7 +100,9 @@ def kept_alive(fleet: ServedFleet, folder: Path, part: int) -> Iterator[Path]:
     replica, steps, over = fleet.replicas[0], folder / "steps", threading.Event()
     steps.touch()
     replica.words = [
-        word for each in replica.words for word in ([KILLED, str(steps), str(part)] if each == "fleet" else [each])
+        word
+        for each in replica.words
+        for word in ([str(steps), str(part), each] if each == "serve" else [each.replace("'fleet'", repr(KILLED))])
     ]
 
     def keep() -> None:

@@ -20,6 +20,7 @@ import pytest
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import DirectorSettings, SchedulerSettings
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.memory import memory_path
@@ -199,7 +200,7 @@ def clocked(folder: Path) -> Iterator[RunningController]:
     config = FleetConfig(
         director=DirectorSettings(poll_s=POLL_S),
         scheduler=SchedulerSettings(tick_s=TURN_S),
-        database=DatabaseSettings(lease_s=LEASE_S),
+        database=settings_with(DatabaseSettings(), lease_s=LEASE_S),
     )
     with controlling(folder, config, repository) as controller:
         yield controller

@@ -24,6 +24,7 @@ from fleet.controller.monitoring.settings import AlertSettings
 from gateway.device.agent.fetch.certificate import read_held
 from tests.simulators import models_ill
 from tests.simulators.asking import enrolment_token
+from tests.simulators.constants import settings_with
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device, short_lived
@@ -247,7 +248,7 @@ def syncing(device: MemberDevice, board: str, boot: str, store: Path) -> subproc
 
 
 def test_two_boards_with_copies_of_one_card_are_noticed_and_both_are_heard(tmp_path, state) -> None:
-    often = AlertSettings(evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
+    often = settings_with(AlertSettings(), evaluate_every_s=0.05, settle_s=0.0, calm_s=0.0)
     with member_device(tmp_path, state, FleetConfig(alerts=often)) as device, device.fleet.client(Role.ADMIN) as client:
         assert device.enrol().code == 0
         assert syncing(device, "a", "a-1", device.store).wait(WAIT_S) == 0

@@ -24,6 +24,7 @@ from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.database.settings import DatabaseSettings
 from tests.contract.fleet.test_fleet_database_devices import token
 from tests.simulators import database_deeds
+from tests.simulators.constants import settings_with
 from tests.simulators.database_racer import SETTINGS as RACERS
 from tests.simulators.database_racer import Racer, borrowed
 from tests.simulators.databases import KINDS, NOW, enrolled, url
@@ -191,7 +192,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.timeout(120)
 def test_a_server_that_went_away_and_came_back(cluster: Cluster, tmp_path: Path) -> None:
-    settings = DatabaseSettings(retry_after_s=3.0)
+    settings = settings_with(DatabaseSettings(), retry_after_s=3.0)
     with closing(open_database(read_place(cluster.url("postgres"), tmp_path), settings)) as database:
         migrate.upgrade(database)
         enrolled(database, "camera-1")

@@ -35,10 +35,10 @@ def test_settings_that_the_gateway_accepts_are_signed_by_two_and_published(
     publisher: Publisher, tmp_path: Path
 ) -> None:
     file = tmp_path / "site.toml"
-    file.write_text("[mqtt]\nmax_inflight = 10\n[limits]\nqueue_requests = 200\n")
+    file.write_text("[mqtt]\nkeepalive_s = 10\n[limits]\nqueue_requests = 200\n")
     add(publisher, file)
     said = publisher.run("sign", "drafts/settings.json", "--key", "sam.pem", "--yes").stdout
-    assert "    | max_inflight = 10\n" in said
+    assert "    | keepalive_s = 10\n" in said
     assert "lacks 1 signature" in json.dumps(publisher.told("publish")["waiting"])
     publisher.sign("settings", "sue")
     publisher.run("publish")
@@ -50,7 +50,7 @@ def test_settings_that_the_gateway_accepts_are_signed_by_two_and_published(
 
 def test_keys_that_need_a_policy_are_named_once(publisher: Publisher, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
-    file.write_text("[mqtt]\nmax_inflight = 10\nurl = 'mqtt://broker'\n")
+    file.write_text("[mqtt]\nkeepalive_s = 10\nurl = 'mqtt://broker'\n")
     warning = 'mqtt.url: devices refuse these settings unless a policy of theirs permits it: "settings": ["mqtt.url"]'
     said = add(publisher, file)
     assert (said.count("mqtt.url"), f"edge-fleet: warning: {warning}\n" in said) == (2, True)  # key and example
@@ -59,7 +59,7 @@ def test_keys_that_need_a_policy_are_named_once(publisher: Publisher, tmp_path: 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[mqtt]\nmax_inflight = 0\n", "mqtt.max_inflight"), ("[limits]\nqueue_request = 1\n", "limits.queue_request")],
+    [("[mqtt]\nkeepalive_s = 0\n", "mqtt.keepalive_s"), ("[limits]\nqueue_request = 1\n", "limits.queue_request")],
 )
 def test_settings_that_the_gateway_refuses_are_not_added(
     publisher: Publisher, tmp_path: Path, text: str, said: str

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 def installer(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     repository, store = fleet.repository, fleet.device.folder
     made = Device(tmp_path / "played", repository, store=store, steady_s=0.0, idle_s=0.1, check_every_s=0.05)
-    settings = InstallerSettings(str(tmp_path / "s"), str(made.records.folder / "update.json"), 10.0)
+    settings = InstallerSettings(str(tmp_path / "s"), str(made.records.folder / "update.json"))
     monkeypatch.setattr(enrolled, "CONFIG", replace(enrolled.CONFIG, installer=settings))
     running(FIRST, monkeypatch)
     with socket_activated(made, settings.socket):

@@ -28,6 +28,7 @@ from fleet.controller.database.tail import position
 from fleet.controller.monitoring.settings import AlertSettings, MetricsSettings, OtlpSettings
 from fleet.controller.serving.tls import server_context
 from gateway.common.domain.errors import ConfigurationError
+from tests.simulators.constants import settings_with
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.receiver import Posted, Receiver, Said, receiving
@@ -45,11 +46,13 @@ UPDATE = {
 
 
 def config(**changes: Any) -> FleetConfig:
-    alerts = AlertSettings(
-        evaluate_every_s=0.2, settle_s=0.1, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
-    )
+    given = AlertSettings(secret_file="webhook.secret", **changes)
+    alerts = settings_with(given, evaluate_every_s=0.2, settle_s=0.1, calm_s=0.0, retry_s=0.1)
     return replace(
-        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), maintenance=MaintenanceSettings(tick_s=0.2)
+        FleetConfig(),
+        alerts=alerts,
+        metrics=settings_with(MetricsSettings(), cache_s=0.0),
+        maintenance=settings_with(MaintenanceSettings(), tick_s=0.2),
     )
 
 
@@ -109,7 +112,7 @@ def test_a_roll_back_reaches_the_webhook_signed_and_the_collector_parsed(tmp_pat
     with receiving(context=context) as hook, receiving(context=context) as collector:
         settings = config(url=hook.url + "/alerts", ca_file="ours.pem")
         otlp = OtlpSettings(collector.url, ca_file="ours.pem")
-        settings = replace(settings, otlp=otlp, metrics=MetricsSettings(cache_s=0.0, own_every_s=0.5))
+        settings = replace(settings, otlp=otlp, metrics=settings_with(MetricsSettings(), cache_s=0.0, own_every_s=0.5))
         with controlling(tmp_path, settings, repository) as fleet:
             leading(fleet)
             with fleet.device_client(fleet.enrolled("camera-7")) as device:

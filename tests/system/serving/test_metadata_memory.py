@@ -14,6 +14,7 @@ from gateway.device.agent.fetch.folder import FolderSource
 from gateway.device.agent.fetch.repository import SignedRepository
 from gateway.device.agent.settings import RepositorySettings
 from tests.conformance.publisher import Publisher
+from tests.simulators.constants import settings_with
 
 OWNERS = ("acme", "zeta")
 UNIT_LIMIT_BYTES = 256 * 1024 * 1024
@@ -68,7 +69,7 @@ def test_the_largest_metadata_that_is_read_stays_within_what_the_unit_gives(tmp_
 def test_documents_are_bounded_together(tmp_path: Path) -> None:
     publisher = published(tmp_path, 20_000)
     pinned = publisher.files["metadata/1.root.json"]
-    settings = RepositorySettings(values_limit=60_000)
+    settings = settings_with(RepositorySettings(), values_limit=60_000)
     source = FolderSource(tmp_path / "public")
     repository = SignedRepository(tmp_path / "trusted", source, pinned, publisher.now, settings=settings)
     repository.refresh()

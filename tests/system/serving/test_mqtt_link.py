@@ -147,7 +147,7 @@ async def test_a_model_that_loads_for_long_at_the_start_stops_no_route(tmp_path:
     (models / "endless").mkdir()
     write_onnx_endless(models / "endless" / "model.onnx")
     slow = '[[mqtt.route]]\nname = "slow"\ntopics = ["slow/+"]\nmodel = "endless"\n'
-    config = f"{QUIET}{SHORT_TRIALS}input_s = 50.0\n[limits]\nnotify_within_s = 0.1\n{WRISTS}{slow}"
+    config = f"{QUIET}{SHORT_TRIALS}deadline_s = 200.0\n[limits]\nnotify_within_s = 0.1\n{WRISTS}{slow}"
     options = {"state": tmp_path / "state", "config": config, "models": models}
     async with mosquitto(tmp_path / "broker") as broker, peer(broker.port) as sensor:
         await sensor.subscribe("edge/gw/results/#", "edge/gw/errors")

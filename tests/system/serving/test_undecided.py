@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHIPPED, SHORT_TRIALS, copy_model, starting
 from tests.simulators.models import write_onnx_endless
 
-SLOW = QUIET.replace("[selection]", "[selection]\nloads_at_once = 1") + SHORT_TRIALS + "input_s = 50.0\n"
+SLOW = QUIET.replace("[selection]", "[selection]\nloads_at_once = 1") + SHORT_TRIALS + "deadline_s = 200.0\n"
 LONG_TRIALS = "[trial]\nmeasure_s = 2.0\nmeasure_runs = 10_000_000\nnice = 0\n"
 """None ends before the thread that kills them has looked, which a busy machine delays."""
 EARLY = SLOW + "[limits]\nnotify_within_s = 0.1\n"

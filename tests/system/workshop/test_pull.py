@@ -115,8 +115,7 @@ def test_misuse(cli: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
 def test_what_cannot_be_reached(cli: Cli, tmp_path: Path) -> None:
     with BadServer([]).running() as gone:
         url = gone.url
-    small = "import gateway.workshop.pull.settings as s, dataclasses as d\n"
-    small += "m = s._fetch_settings\ns._fetch_settings = lambda: d.replace(m(), attempts=1)\n"
+    small = "import gateway.workshop.pull.settings as s\ns.PullFetchSettings.attempts = 1\n"
     script = small + "import sys\nfrom gateway.cli import main\nsys.exit(main(sys.argv[1:]))"
     where = f"{url}m.onnx#sha256={digest(MODEL)}"
     command = [COMMAND[0], "-c", script, "models", "pull", where, "--into", str(tmp_path / "models")]

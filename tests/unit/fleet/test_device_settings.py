@@ -32,7 +32,7 @@ from gateway.common.domain.settings_release import SETTINGS_LIMIT_BYTES
 from gateway.common.trust.targets import Withdrawal
 from tests.simulators.fleet_repository import FleetRepository
 
-TEXT = "# Berlin\n[mqtt]\nmax_inflight = 10\n"
+TEXT = "# Berlin\n[mqtt]\nkeepalive_s = 10\n"
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def test_tables_that_never_come_from_a_fleet_are_refused(table: str) -> None:
 
 
 def test_settings_are_shown_in_full_and_compared_with_those_before(repository: FleetRepository) -> None:
-    text = "# Berlin\n\n[mqtt]\nmax_inflight = 20\n"
+    text = "# Berlin\n\n[mqtt]\nkeepalive_s = 20\n"
     said = told(repository, draft(repository, text))
     assert "  adds settings/berlin/2/release: berlin 2, floor 1, released " in said
-    full = "    | # Berlin\n    | \n    | [mqtt]\n    | max_inflight = 20\n"
+    full = "    | # Berlin\n    | \n    | [mqtt]\n    | keepalive_s = 20\n"
     assert f"{full}    compared with settings/berlin/1/release:\n    @@ -1,3 +1,4 @@\n" in said
-    assert "    -max_inflight = 10\n    +max_inflight = 20\n" in said
+    assert "    -keepalive_s = 10\n    +keepalive_s = 20\n" in said
     assert "REFUSE" not in said
 
 
@@ -143,16 +143,16 @@ def test_a_comparison_says_what_is_compared_or_nothing(repository: FleetReposito
 
 
 def test_a_drafted_version_is_compared_with_a_drafted_one(repository: FleetRepository) -> None:
-    repository.workspace.save([draft(repository, "[mqtt]\nmax_inflight = 11\n")])
-    said = told(repository, draft(repository, "[mqtt]\nmax_inflight = 12\n", shown=False))
+    repository.workspace.save([draft(repository, "[mqtt]\nkeepalive_s = 11\n")])
+    said = told(repository, draft(repository, "[mqtt]\nkeepalive_s = 12\n", shown=False))
     assert "compared with settings/berlin/2/release" in said
-    assert "    -max_inflight = 11\n    +max_inflight = 12" in said
+    assert "    -keepalive_s = 11\n    +keepalive_s = 12" in said
 
 
 @pytest.mark.parametrize(
     ("text", "key", "words"),
     [
-        ("[mqtt]\nurl = 'mqtt://x'\nmax_inflight = 1", "mqtt.url", "DEVICES REFUSE THESE SETTINGS unless a policy"),
+        ("[mqtt]\nurl = 'mqtt://x'\nkeepalive_s = 1", "mqtt.url", "DEVICES REFUSE THESE SETTINGS unless a policy"),
         ("[auth]", "auth", "DEVICES REFUSE THESE SETTINGS unless a policy"),
         ("[fleet]\nsettings = false", "fleet.settings", "NO DEVICE TAKES SETTINGS WITH THIS KEY"),
     ],

@@ -57,7 +57,7 @@ def test_expiries_are_those_of_the_settings(repository: FleetRepository, role: s
 def test_a_timestamp_holds_fourteen_days_at_most() -> None:
     assert FleetSettings(timestamp_expiry_d=14.0).timestamp_expiry_d == 14
     for days in (0.0, 14.1, -1.0):
-        with pytest.raises(ConfigurationError, match="at most 14 days"):
+        with pytest.raises(ConfigurationError, match="at most 14, not"):
             FleetSettings(timestamp_expiry_d=days)
 
 

@@ -204,12 +204,12 @@ def test_a_disk_larger_than_any_buffer_may_have_a_quota() -> None:
     """Bounds of what is read end at 4 GiB; what only is compared does not."""
     parsed = agent_config.parse_config("[store]\nquota_bytes = 64_000_000_000\n", "")
     assert parsed.store.quota_bytes == 64_000_000_000
-    with pytest.raises(ConfigurationError, match="read_chunk_bytes"):
-        agent_config.parse_config("[store]\nread_chunk_bytes = 64_000_000_000\n", "")
+    with pytest.raises(ConfigurationError, match="bytes_limit"):
+        agent_config.parse_config("[spool]\nbytes_limit = 64_000_000_000\n", "")
 
 
 def test_removing_a_setting_from_the_sample_would_be_noticed() -> None:
     """The check itself: it finds settings inside repeated tables too."""
     assert {("mqtt.route", "idle_expiry_s"), ("grpc", "listen"), ("log", "level")} <= GATEWAY.settings
-    assert {("store", "quota_bytes"), ("fetch", "proxy"), ("trust", "version_limit")} <= AGENT.settings
+    assert {("store", "quota_bytes"), ("fetch", "proxy"), ("trust", "lifetime_limit_d")} <= AGENT.settings
     assert {(TOP, "root_expiry_d"), ("listen", "names"), ("database.telemetry", "age_limit_d")} <= FLEET.settings

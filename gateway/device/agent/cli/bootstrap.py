@@ -15,9 +15,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the identity. Safe to repeat."""
     given = read_identity(Path(arguments.dir))  # before `configured` drops privileges: it may be readable for root only
     with Pinning(state_folder(arguments.state)) as pinning:
-        config, folder = configured(arguments)
+        _, folder = configured(arguments)
         with errors_with_exit_codes():
-            identity = bootstrap(given, folder, config.journal)
+            identity = bootstrap(given, folder)
         pinning.keep(identity.root)
     print(f"this device is {identity.device}; it asks {identity.assignment} and keeps its store in {folder}")
     return 0

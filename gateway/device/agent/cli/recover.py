@@ -27,15 +27,15 @@ KEPT = "committed releases, profiles and policies, the pinned root, the signed m
 
 def command(arguments: argparse.Namespace) -> int:
     """Begin a new journal and print what is lost. A journal that is whole is not changed."""
-    config, folder = configured(arguments)
+    _, folder = configured(arguments)
     check_bootstrapped(folder)
     with errors_with_exit_codes(), alone(folder):
-        problem = _problem(folder, config.journal)
+        problem = _problem(folder)
         if not problem:
             print(f"the journal in {folder} is whole; nothing was changed")
             return 0
         set_aside(folder / NAME)
-        Journal.create(folder, config.journal).close()
+        Journal.create(folder).close()
         get_logger("recovery").warning(events.JOURNAL_RECREATED, problem=problem, lost=LOST)
     print(f"the journal in {folder} was replaced: {problem}")
     print(f"lost: {LOST}")
@@ -44,12 +44,12 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _problem(folder: Path, settings: JournalSettings) -> str:
+def _problem(folder: Path) -> str:
     """Return why the journal is not usable, or "" if every row can be read."""
     try:
-        journal = Journal.open(folder, settings)
+        journal = Journal.open(folder)
         try:
-            journal.floors(), journal.accepted(), journal.updates(), journal.finished(settings.finished_limit)
+            journal.floors(), journal.accepted(), journal.updates(), journal.finished(JournalSettings.finished_limit)
         finally:
             journal.close()
     except (StoreAbsentError, DamagedError) as error:

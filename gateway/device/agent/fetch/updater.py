@@ -205,7 +205,7 @@ class DurableUpdater(Updater):
         if role != Root.type:
             self._values_left -= values
         if self._values_left < 0:
-            problem = "what is signed has more values than are read together; see values_limit in [repository]"
+            problem = "what is signed has more values than are read together"
             raise Distrust(Reason.TOO_LARGE, role, problem)
         return data
 

@@ -1,7 +1,7 @@
 """Sleep that a wake hint may end: the fleet announces over MQTT that a poll is worthwhile.
 
 A hint has no authority. Assignments are fetched and verified as usual. A hint causes a poll no sooner than
-`least_pause_s` after the last one, and has no effect if that poll failed or the controller asked for a pause. One
+60 s after the last one, and has no effect if that poll failed or the controller asked for a pause. One
 thread and one socket are used, because the sleeping process forks.
 """
 

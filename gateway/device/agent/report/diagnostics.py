@@ -84,7 +84,7 @@ def answer(wanted: Iterable[str], section: Sections, limit_bytes: int) -> dict[s
         found = section(name)
         size = len(json.dumps(found).encode())
         if size > left_bytes:
-            found = _none(f"left out: it has {size} bytes, {left_bytes} were left of answer_bytes")
+            found = _none(f"left out: it has {size} bytes, {left_bytes} were left of {limit_bytes}")
         else:
             left_bytes -= size
         given[name] = found

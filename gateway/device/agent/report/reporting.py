@@ -233,8 +233,7 @@ class _Report:
         settings, failures = self._config.telemetry, int(self._pause(RETRY).get("failures", 0))
         if problem:
             pause_s = max(longest_pause_s(failures + 1, settings.retry_s, settings.retry_limit_s), retry_after_s)
-            pause_s = min(pause_s, self._config.fetch.retry_after_limit_s)
-            retry = {"failures": failures + 1, **_until(pause_s)}
+            retry = {"failures": failures + 1, **_until(min(pause_s, self._config.fetch.retry_after_limit_s))}
             self._spool.append([], self._now, {RETRY: json.dumps(retry)})
         elif failures:
             self._spool.append([], self._now, {RETRY: "{}"})

@@ -13,7 +13,6 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.files.durable import write_file
 from gateway.common.store.errors import store_errors
-from gateway.common.store.settings import JournalSettings
 from gateway.common.store.text import read_text
 from gateway.common.trust.chain import trusted_root
 from gateway.device.agent.config import DEVICE_FILE
@@ -64,7 +63,7 @@ def parse_identity(text: str, root: bytes, file: str) -> DeviceIdentity:
     )
 
 
-def bootstrap(identity: DeviceIdentity, folder: Path, settings: JournalSettings) -> DeviceIdentity:
+def bootstrap(identity: DeviceIdentity, folder: Path) -> DeviceIdentity:
     """Give the device in `folder` its identity. Safe to repeat.
 
     Raise ConfigurationError if the folder belongs to another device, Distrust if the root is not signed by itself,
@@ -74,11 +73,11 @@ def bootstrap(identity: DeviceIdentity, folder: Path, settings: JournalSettings)
     if (folder / DEVICE_FILE).exists():
         known = read_identity(folder)
         if known == identity:
-            Journal.open(folder, settings).close()
+            Journal.open(folder).close()
             return known
         problem = f"is bootstrapped already, as {known.device}; to start again, stop the agent and remove the folder"
         raise ConfigurationError(problem, file=str(folder))
-    Journal.create(folder, settings).close()  # and the folder
+    Journal.create(folder).close()  # and the folder
     with store_errors(folder):
         write_file(folder / ROOT_FILE, identity.root)
         write_file(folder / DEVICE_FILE, identity.document)  # last: its presence means that all files are complete

@@ -129,7 +129,7 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 def opened_for_reading(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     """Open the store for reading, without the lock: another agent may change it. Raise as `opened` otherwise."""
     check_bootstrapped(folder)
-    journal = Journal.open(folder, config.journal)
+    journal = Journal.open(folder)
     try:
         yield Storage(folder, LocalBlobs(folder / "blobs", config.store), journal)
     finally:

@@ -205,7 +205,6 @@ class Poll:
             times.beginning,
             grace=timedelta(days=self._grace_d),
             floors=self._floors.numbers,
-            settings=self._config.repository,
         )
         repository.refresh()
         return repository
@@ -216,11 +215,10 @@ class Poll:
         It is verified again each time: a server that always answers "not modified" must not extend it beyond its
         expiry.
         """
-        limit_bytes = min(self._config.trust.assignment_limit_bytes, self._config.journal.assignment_limit_bytes)
         etag = self._storage.journal.fact(ETAG) or "" if known and not times.nonce else ""
         query = {"nonce": times.nonce} if times.nonce else None
         source, path = self._assigned_by
-        document = source.read(path, limit_bytes, etag=etag, query=query)
+        document = source.read(path, self._config.trust.assignment_limit_bytes, etag=etag, query=query)
         if document.content is None:
             return known.content if known else b"", etag
         return document.content, document.etag

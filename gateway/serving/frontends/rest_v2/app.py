@@ -30,7 +30,6 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     authentication: Authentication,
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
-    server_name: str,
     requests: Pool,
     request_bytes: Pool,
 ) -> tuple[Application, DirectInference]:
@@ -48,7 +47,6 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         metrics_text,
         bodies,
         regions,
-        server_name,
         authentication,
     )
     app = application(

@@ -30,7 +30,6 @@ class RestPorts:
     """Interfaces that the endpoints use.
 
     `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
-    `server_name` is part of the server metadata.
     """
 
     inference: RestEngine
@@ -40,7 +39,6 @@ class RestPorts:
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
     bodies: BodyReader
     regions: Regions | None
-    server_name: str
     authentication: Authentication
 
 
@@ -53,7 +51,7 @@ def most_of(ports: RestPorts, model: str, length: str | None) -> Most | None:
     if sizes.binary_bytes is None or sizes.json_bytes is None or not length.isdecimal() or len(length) >= 12:
         return None
     most = sizes.binary_bytes + min(int(length), sizes.json_bytes)
-    return Most(most, "this model's shapes and rows take no more ([limits] request_slack_bytes)")
+    return Most(most, "this model's shapes and rows take no more")
 
 
 def decode_whole(

@@ -61,7 +61,7 @@ async def server_metadata(request: Call) -> Document:
     """Return name, version and the extensions that work here."""
     ports = ports_of(request)
     shared = () if ports.regions is None else (EXTENSION,)
-    return documents.server_metadata(ports.server_name, "binary_tensor_data", *shared)
+    return documents.server_metadata("binary_tensor_data", *shared)
 
 
 @get("/v2/health/live", summary="Liveness", opt={"needs": ANY_CALLER})

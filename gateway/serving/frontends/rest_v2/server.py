@@ -13,7 +13,6 @@ from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.errors import RestRefusals
 from gateway.serving.frontends.rest_v2.settings import RestSettings
-from gateway.serving.frontends.settings import SERVER_NAME
 
 if TYPE_CHECKING:
     from gateway.serving.frontends.http.direct import Direct
@@ -33,7 +32,6 @@ class RestFrontend(HttpServer):
         metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
         regions: Regions | None = None,
         *,
-        server_name: str = SERVER_NAME,
         pools: Pools | None = None,
     ) -> None:
         """Set up the server. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
@@ -42,6 +40,6 @@ class RestFrontend(HttpServer):
             from gateway.serving.frontends.rest_v2.app import create_app
 
             ports = (inference, repository, statistics, settings, self.authentication, metrics_text, regions)
-            return create_app(*ports, server_name, self.requests, self.request_bytes)
+            return create_app(*ports, self.requests, self.request_bytes)
 
         super().__init__(settings, security, "http", RestRefusals(settings.retry_after_s), build, pools=pools)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.common.domain.probation import Counts, DaemonSnapshot, Pace, ProbationSettings, evaluate_probation, pace
 
-SETTINGS = ProbationSettings(duration_s=60.0, min_requests=20)
+SETTINGS = ProbationSettings(duration_s=60.0)
 FIRST = DaemonSnapshot(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
 GOOD = replace(
     FIRST,

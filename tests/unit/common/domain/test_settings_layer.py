@@ -42,7 +42,7 @@ POLICY_ONLY = {
         "publish_topics",
         "home_assistant",
     },
-    "grpc": {"unix_socket_mode", "reflection"},
+    "grpc": {"unix_socket_mode", "reflection", "http2"},
     "http": {"hosts", "cors_origins", "unix_socket_mode"},
 }
 """Settings that need a policy; `listen` of grpc and http is no field of a dataclass."""
@@ -88,17 +88,17 @@ def test_what_is_refused(document: dict[str, Any], permitted: tuple[str, ...], r
 
 def test_keys_replace_keys_and_lists_replace_lists() -> None:
     local = {"mqtt": {"url": "mqtt://a", "route": [1, 2]}, "log": {"level": "info"}}
-    assert merged(local, {"mqtt": {"route": [3]}, "limits": {"forms": 9}}) == {
+    assert merged(local, {"mqtt": {"route": [3]}, "limits": {"drain_s": 9}}) == {
         "mqtt": {"url": "mqtt://a", "route": [3]},
         "log": {"level": "info"},
-        "limits": {"forms": 9},
+        "limits": {"drain_s": 9},
     }
 
 
 def test_a_configuration_with_settings_of_the_fleet() -> None:
-    text = '[limits]\nforms = 7\nqueue_requests = 5\n[mqtt]\nurl = "mqtt://here"\n'
+    text = '[limits]\ndrain_s = 7\nqueue_requests = 5\n[mqtt]\nurl = "mqtt://here"\n'
     config = parse_config(text, "local.toml", layer("[limits]\nqueue_requests = 8\n"))
-    assert (config.limits.forms, config.limits.queue_requests, config.mqtt.url) == (7, 8, "mqtt://here")
+    assert (config.limits.drain_s, config.limits.queue_requests, config.mqtt.url) == (7, 8, "mqtt://here")
     off = parse_config(f"{text}[fleet]\nsettings = false\n", "local.toml", layer("[limits]\nqueue_requests = 8\n"))
     assert off.limits.queue_requests == 5
 
@@ -106,11 +106,15 @@ def test_a_configuration_with_settings_of_the_fleet() -> None:
 @pytest.mark.parametrize(
     ("local", "fleet", "named"),
     [
-        ("", "[limits]\nforms = -1\n", "@settings/berlin/3: limits.forms"),
+        ("", "[limits]\ndrain_s = -1\n", "@settings/berlin/3: limits.drain_s"),
         ("", "[limits]\nnonsense = 1\n", "@settings/berlin/3: limits.nonsense"),
         ("", "[[mqtt.route]]\nname = 1\n", "@settings/berlin/3: mqtt"),
-        ("[limits]\nforms = -1\n", "[limits]\nqueue_requests = 8\n", "local.toml:2: limits.forms"),
-        ("[http]\nmax_body_bytes = 1000\n", "[shares]\ncaller_bytes_percent = 1\n", "@settings/berlin/3: shares"),
+        ("[limits]\ndrain_s = -1\n", "[limits]\nqueue_requests = 8\n", "local.toml:2: limits.drain_s"),
+        (
+            "[grpc]\nmax_receiving_bytes = 100_000_000\n[shares]\ncaller_percent = 90\n",
+            "[shares]\ncaller_percent = 50\n",
+            "@settings/berlin/3: shares",
+        ),
         ("", "[limits\n", "@settings/berlin/3:"),
     ],
 )

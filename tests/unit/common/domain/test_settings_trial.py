@@ -20,7 +20,7 @@ from gateway.common.domain.update import Tried
 
 TARGET = Target("settings/berlin/3/release", 100, "ab" * 32)
 BEFORE = DaemonHealth("one", frozenset({"meter/1", "door/2"}), broker=True, requests=100, failed=10)
-SETTINGS = SettingsTrialSettings(duration_s=60.0, ready_s=120.0, min_requests=20, failed_percent=5.0)
+SETTINGS = SettingsTrialSettings(duration_s=60.0, ready_s=120.0)
 WELL = DaemonHealth("two", BEFORE.ready, broker=True, requests=50, failed=0)
 
 

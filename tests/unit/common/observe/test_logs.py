@@ -34,6 +34,7 @@ from gateway.common.logs import (
     get_logger,
     log_event,
 )
+from tests.simulators.constants import settings_with
 
 JOURNAL = {"JOURNAL_STREAM": "8:1"}
 
@@ -53,7 +54,7 @@ class Terminal(io.StringIO):
 
 def configured(environ: dict[str, str] | None = None, **settings: Any) -> io.StringIO:
     stream = io.StringIO()
-    configure_logging(LogSettings(**settings), stream=stream, environ=environ or {})
+    configure_logging(settings_with(LogSettings(), **settings), stream=stream, environ=environ or {})
     return stream
 
 

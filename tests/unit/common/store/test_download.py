@@ -17,6 +17,7 @@ from gateway.common.store.blobs import LocalBlobs
 from gateway.common.store.download import Download
 from gateway.common.store.errors import DamagedError, SpaceError, StoreError
 from gateway.common.store.settings import StoreSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 
 CONTENT = bytes(range(256)) * 400
@@ -29,7 +30,7 @@ UNKNOWN_MODE = 1 << 30
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> LocalBlobs:
-    made = LocalBlobs(tmp_path, StoreSettings(keep_free_bytes=0, sync_every_bytes=1000))
+    made = LocalBlobs(tmp_path, settings_with(StoreSettings(keep_free_bytes=0), sync_every_bytes=1000))
     made.prepare()
     return made
 
@@ -43,7 +44,9 @@ def names(blobs: LocalBlobs) -> list[str]:
 def test_however_it_is_cut_and_resumed_it_arrives(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], leaves: list[bool]
 ) -> None:
-    blobs = LocalBlobs(tmp_path_factory.mktemp("blobs"), StoreSettings(keep_free_bytes=0, sync_every_bytes=1000))
+    blobs = LocalBlobs(
+        tmp_path_factory.mktemp("blobs"), settings_with(StoreSettings(keep_free_bytes=0), sync_every_bytes=1000)
+    )
     blobs.prepare()
     part = blobs.writer(DIGEST, SIZE)
     for cut, leave in zip([*sorted(cuts), SIZE], leaves, strict=False):

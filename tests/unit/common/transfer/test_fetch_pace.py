@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gateway.common.transfer.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
 from gateway.common.transfer.settings import FetchSettings
+from tests.simulators.constants import settings_with
 
-SETTINGS = FetchSettings(read_timeout_s=10, minimum_rate_bytes_per_s=100, minimum_rate_window_s=20)
+SETTINGS = settings_with(FetchSettings(read_timeout_s=10), minimum_rate_bytes_per_s=100, minimum_rate_window_s=20)
 times = st.integers(0, 10**15)
 
 
@@ -99,7 +100,7 @@ def test_pauses_between_attempts_are_bounded(failures: int, chance: float, asked
 
 
 def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_of_it() -> None:
-    settings = FetchSettings(backoff_base_s=1, backoff_limit_s=10)
+    settings = settings_with(FetchSettings(), backoff_base_s=1, backoff_limit_s=10)
     assert [backoff_ns(settings, n, 0.5) / NS for n in (1, 2, 3, 4, 5, 500)] == [0.5, 1, 2, 4, 5, 5]
     assert backoff_ns(settings, 9, 0.0) == 0
 

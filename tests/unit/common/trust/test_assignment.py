@@ -18,6 +18,7 @@ from gateway.common.trust.distrust import Distrust, Reason
 from gateway.common.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
 from gateway.common.trust.settings import TrustSettings
 from tests.simulators.assignment_document import sign_assignment
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import new_key
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -146,7 +147,8 @@ def test_a_path_that_is_not_understood(path: str) -> None:
 
 
 def test_more_targets_than_are_read() -> None:
-    assert reason(sign_assignment(MADE, KEY), settings=TrustSettings(slots_limit=2)) is Reason.TOO_LARGE
+    small = settings_with(TrustSettings(), slots_limit=2)
+    assert reason(sign_assignment(MADE, KEY), settings=small) is Reason.TOO_LARGE
 
 
 def test_a_timestamp_signed_by_the_director_is_no_assignment() -> None:

@@ -14,6 +14,7 @@ from gateway.common.trust.chain import Chain
 from gateway.common.trust.distrust import Distrust, Reason
 from gateway.common.trust.reading import check_values
 from gateway.common.trust.settings import TrustSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.trusting_device import TrustingDevice, folder_files
 
@@ -74,5 +75,5 @@ def test_what_was_verified_vouches_for_nothing_else(installed: TrustingDevice) -
 @pytest.mark.parametrize("content", [b"[" + b"[]," * 50, b'{"a":{},' * 50])
 def test_a_document_of_too_many_values_is_not_parsed(content: bytes) -> None:
     with pytest.raises(Distrust, match="values, at most 99 are read"):
-        check_values(content, "x", TrustSettings(values_limit=99))
-    assert check_values(content, "x", TrustSettings(values_limit=200)) > 99
+        check_values(content, "x", settings_with(TrustSettings(), values_limit=99))
+    assert check_values(content, "x", settings_with(TrustSettings(), values_limit=200)) > 99

@@ -8,12 +8,13 @@ from tuf.api.metadata import Metadata, Root
 from gateway.common.trust.chain import trusted_root
 from gateway.common.trust.distrust import Distrust, Reason
 from gateway.common.trust.settings import TrustSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 
 
 def chain_reason(pinned: bytes, roots: list[bytes], version: int, **settings: int) -> Reason:
     with pytest.raises(Distrust) as caught:
-        trusted_root(pinned, roots, version, TrustSettings(**settings))
+        trusted_root(pinned, roots, version, settings_with(TrustSettings(), **settings))
     return caught.value.reason
 
 

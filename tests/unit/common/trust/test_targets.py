@@ -16,6 +16,7 @@ from gateway.common.trust.distrust import Distrust, Reason
 from gateway.common.trust.paths import check_path, is_file, release_path
 from gateway.common.trust.settings import TrustSettings
 from gateway.common.trust.targets import Role, check_target, find_target, floor_of
+from tests.simulators.constants import settings_with
 
 PATH = "models/acme/reader/2/release"
 FILE = TargetFile(3, {"sha256": "ab" * 32}, PATH)
@@ -91,7 +92,7 @@ def test_roles_that_delegate_to_each_other_end() -> None:
     assert len(circle[1]) == 4  # a is asked for as targets names it, and as b does
     wide = delegating(*((f"r{number}", pattern, False) for number in range(50)))
     role, order = asked(targets=wide, **{f"r{number}": delegating() for number in range(50)})
-    assert find_target(PATH, role, TrustSettings(delegations_limit=9)) is None
+    assert find_target(PATH, role, settings_with(TrustSettings(), delegations_limit=9)) is None
     assert len(order) == 9
 
 

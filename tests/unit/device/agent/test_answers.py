@@ -21,6 +21,7 @@ from gateway.device.agent.answers import FORMS, TEXT_LIMIT_CHARS, plain, read_an
 from gateway.device.agent.control import DaemonClient, DaemonRefusedError
 from gateway.device.agent.settings import ControlClientSettings
 from gateway.device.agent.update.watch import ProbationWatch
+from tests.simulators.constants import settings_with
 from tests.simulators.http_script import scripted
 
 NEW = Activation("meter", "models/acme/meter/2/release", "a" * 64, ("only",), ("b" * 64,), 1)
@@ -103,7 +104,7 @@ def test_a_byte_now_and_then_buys_no_time(tmp_path: Path) -> None:
         thread.start()
         try:
             with pytest.raises(UnreachableError, match="timed out"):
-                DaemonClient(ControlClientSettings(str(tmp_path / "s"), timeout_s=0.3)).status()
+                DaemonClient(settings_with(ControlClientSettings(str(tmp_path / "s")), timeout_s=0.3)).status()
         finally:
             over.set()
             thread.join()

@@ -15,6 +15,7 @@ from gateway.common.domain.activation import Activation, activation_document
 from gateway.common.domain.errors import UnreachableError
 from gateway.device.agent.control import DaemonClient, DaemonRefusedError
 from gateway.device.agent.settings import ControlClientSettings
+from tests.simulators.constants import settings_with
 
 ACTIVATION = Activation("meter", "models/acme/meter/2/release", "a" * 64, ("only",), ("b" * 64,), 1)
 
@@ -46,7 +47,9 @@ def daemon(folder: Path, *answers: bytes, wait: bool = False) -> Iterator[tuple[
         try:
             yield (
                 DaemonClient(
-                    ControlClientSettings(str(path), timeout_s=0.5, load_timeout_s=0.5, answer_limit_bytes=1000)
+                    settings_with(
+                        ControlClientSettings(str(path), load_timeout_s=0.5), timeout_s=0.5, answer_limit_bytes=1000
+                    )
                 ),
                 asked,
             )

@@ -21,6 +21,7 @@ from gateway.device.agent.report import reporting
 from gateway.device.agent.report.diagnostics import read_requests
 from gateway.device.agent.settings import DiagnosticsSettings
 from gateway.device.store.spool import Spool
+from tests.simulators.constants import settings_with
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Call
 
@@ -137,7 +138,7 @@ def test_unknown_names_are_answered_as_unknown(device: Device) -> None:
 
 
 def bounded(**bounds: float) -> AgentConfig:
-    return replace(CONFIG, diagnostics=replace(CONFIG.diagnostics, **bounds))
+    return replace(CONFIG, diagnostics=settings_with(CONFIG.diagnostics, **bounds))
 
 
 def test_what_is_too_large_is_left_out_and_said_to_be(device: Device) -> None:

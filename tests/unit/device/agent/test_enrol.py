@@ -27,11 +27,12 @@ from gateway.device.agent.state.identity import ROOT_FILE, read_identity
 from gateway.device.agent.state.storage import alone
 from gateway.device.store.journal import Journal
 from gateway.device.store.journal_rows import Floors
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_controller import Answer, Call, FleetController
 from tests.simulators.fleet_repository import FleetRepository
 
 CONFIG = AgentConfig(
-    fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
+    fetch=settings_with(FetchSettings(connect_timeout_s=2.0, read_timeout_s=2.0), attempts=1),
     telemetry=ReportSettings(deadline_s=5.0),
 )
 

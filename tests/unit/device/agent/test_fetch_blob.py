@@ -22,15 +22,14 @@ from gateway.common.transfer.source import FetchError
 from gateway.common.transfer.web import WebSource
 from gateway.device.agent.fetch.fetch import blob_path, fetch_blob
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
+from tests.simulators.constants import settings_with
 
 CONTENT = random.Random(4).randbytes(1_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 SIZE = len(CONTENT)
 ROOT = Path(__file__).parents[4]
-QUICK = FetchSettings(
-    connect_timeout_s=2,
-    read_timeout_s=0.2,
-    blob_deadline_s=10,
+QUICK = settings_with(
+    FetchSettings(connect_timeout_s=2, read_timeout_s=0.2, blob_deadline_s=10),
     minimum_rate_bytes_per_s=1000,
     minimum_rate_window_s=0.3,
     attempts=3,
@@ -222,7 +221,7 @@ def test_a_stall_in_the_middle_is_gone_on_from(blobs: LocalBlobs) -> None:
 def test_the_rate_is_held(blobs: LocalBlobs) -> None:
     pauses: list[float] = []
     least = {"minimum_rate_bytes_per_s": 200_000, "minimum_rate_window_s": 0.5, "read_timeout_s": 0.2}
-    settings = FetchSettings(rate_limit_bytes_per_s=100_000, rate_burst_bytes=1000, **least)
+    settings = settings_with(FetchSettings(rate_limit_bytes_per_s=100_000), rate_burst_bytes=1000, **least)
     now_ns = [0]
 
     def pause(seconds: float) -> None:

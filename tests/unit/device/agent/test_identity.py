@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.store.settings import JournalSettings
 from gateway.common.trust.distrust import Distrust
 from gateway.device.agent.state.identity import bootstrap, read_identity
 from gateway.device.store.journal import Journal
@@ -38,18 +37,18 @@ def source(folder: Path, root: bytes, text: str | None = None, **changes: Any) -
 def test_bootstrap_lays_down_what_it_was_given_and_may_be_repeated(tmp_path: Path, root: bytes) -> None:
     given = read_identity(source(tmp_path / "given", root))
     for _ in range(2):
-        made = bootstrap(given, tmp_path / "store", JournalSettings())
+        made = bootstrap(given, tmp_path / "store")
         assert (made.device, made.repository, made.root) == ("door-1", DOCUMENT["repository"], root)
     assert read_identity(tmp_path / "store") == given
-    Journal.open(tmp_path / "store", JournalSettings()).close()
+    Journal.open(tmp_path / "store").close()
     assert (tmp_path / "store" / "journal.sqlite").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_device_does_not_become_another_one(tmp_path: Path, root: bytes) -> None:
-    bootstrap(read_identity(source(tmp_path / "first", root)), tmp_path / "store", JournalSettings())
+    bootstrap(read_identity(source(tmp_path / "first", root)), tmp_path / "store")
     another = read_identity(source(tmp_path / "second", root, device="door-2"))
     with pytest.raises(ConfigurationError, match="is bootstrapped already, as door-1"):
-        bootstrap(another, tmp_path / "store", JournalSettings())
+        bootstrap(another, tmp_path / "store")
     assert read_identity(tmp_path / "store").device == "door-1"
 
 
@@ -57,7 +56,7 @@ def test_a_root_that_is_none_is_not_trusted(tmp_path: Path, root: bytes) -> None
     spoilt = root.replace(b'"sig":', b'"gis":', 1)
     assert spoilt != root
     with pytest.raises(Distrust):
-        bootstrap(read_identity(source(tmp_path / "given", spoilt)), tmp_path / "store", JournalSettings())
+        bootstrap(read_identity(source(tmp_path / "given", spoilt)), tmp_path / "store")
     assert not (tmp_path / "store" / "device.json").exists()
 
 

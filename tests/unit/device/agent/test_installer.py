@@ -16,7 +16,7 @@ from gateway.common.domain.policy import Policy
 from gateway.common.domain.probation import ProbationSettings
 from gateway.common.domain.update import Step
 from gateway.common.logs import configure_logging
-from gateway.common.store.settings import JournalSettings, StoreSettings
+from gateway.common.store.settings import StoreSettings
 from gateway.common.transfer.source import FetchError
 from gateway.device.agent import events
 from gateway.device.agent.config import AgentConfig
@@ -27,13 +27,14 @@ from gateway.device.agent.state.storage import Storage, opened
 from gateway.device.agent.update import work
 from gateway.device.store.journal_rows import Update
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=1.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.5, min_requests=5),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.5, min_requests=5),
     store=StoreSettings(keep_free_bytes=0),
 )
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")
@@ -117,7 +118,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     (source / "device.json").write_text(
         f'{{"schema": 1, "device": "{DEVICE}", "repository": "http://h/", "assignment": "http://h/a"}}'
     )
-    bootstrap(read_identity(source), tmp_path / "store", JournalSettings())
+    bootstrap(read_identity(source), tmp_path / "store")
     with opened(tmp_path / "store", CONFIG) as storage:
         made = Device(repository, storage, control, None)  # type: ignore[arg-type]
         made.agent = made.make()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.device.agent.report.journal_tail import last_lines
 from gateway.device.agent.settings import DiagnosticsSettings
+from tests.simulators.constants import settings_with
 
-SETTINGS = DiagnosticsSettings(log_timeout_s=20.0)
+SETTINGS = settings_with(DiagnosticsSettings(), log_timeout_s=20.0)
 UNIT = "edge-agent.service"
 
 
@@ -37,9 +37,9 @@ def test_lines_come_as_they_were_written(journalctl: Path) -> None:
 
 def test_of_too_much_the_last_whole_lines_are_left(journalctl: Path) -> None:
     write(journalctl, "seq 1 100000")
-    found = last_lines(UNIT, replace(SETTINGS, log_bytes=15))
+    found = last_lines(UNIT, settings_with(SETTINGS, log_bytes=15))
     assert found == {"lines": ["99999", "100000"], "cut": True}
-    found = last_lines(UNIT, replace(SETTINGS, log_lines=3))
+    found = last_lines(UNIT, settings_with(SETTINGS, log_lines=3))
     assert found["lines"] == ["99998", "99999", "100000"]
 
 
@@ -51,7 +51,7 @@ def test_one_line_that_never_ends_fills_nothing(journalctl: Path) -> None:
 @pytest.mark.parametrize("commands", ["echo early; sleep 600", "echo early; exec >&- 2>&-; sleep 600"])
 def test_who_does_not_end_is_ended_with_all_that_it_started(journalctl: Path, commands: str) -> None:
     write(journalctl, commands)
-    assert last_lines(UNIT, replace(SETTINGS, log_timeout_s=0.3))["lines"] == ["early"]
+    assert last_lines(UNIT, settings_with(SETTINGS, log_timeout_s=0.3))["lines"] == ["early"]
 
 
 def test_why_there_are_none_is_said(journalctl: Path) -> None:

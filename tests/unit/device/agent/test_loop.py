@@ -26,15 +26,16 @@ from gateway.device.agent.state.storage import opened
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.bad_server import answer
+from tests.simulators.constants import settings_with
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
 
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
-    agent=AgentSettings(poll_s=900.0, retry_s=60.0, jitter_percent=0.0, drain_s=0.0),
-    fetch=FetchSettings(attempts=1, document_deadline_s=2.0, read_timeout_s=1.0, connect_timeout_s=1.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
+    agent=settings_with(AgentSettings(poll_s=900.0, retry_s=60.0, drain_s=0.0), jitter_percent=0.0),
+    fetch=settings_with(FetchSettings(document_deadline_s=2.0, read_timeout_s=1.0, connect_timeout_s=1.0), attempts=1),
+    probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
 )
 
@@ -61,7 +62,7 @@ def server(tmp_path: Path) -> Iterator[FleetServer]:
         identity = DeviceIdentity(
             DEVICE, made.url, f"{made.url}assignments/{DEVICE}.json", repository.root_bytes(1), document
         )
-        bootstrap(identity, tmp_path / "store", CONFIG.journal)
+        bootstrap(identity, tmp_path / "store")
         yield made
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.device.agent.pauses import pause_s
 from gateway.device.agent.settings import AgentSettings
 
-SETTINGS = AgentSettings(poll_s=900.0, retry_s=60.0, jitter_percent=20.0)
+SETTINGS = AgentSettings(poll_s=900.0, retry_s=60.0)
 
 
 @pytest.mark.parametrize(

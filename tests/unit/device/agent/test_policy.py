@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.common.domain.policy import Blackout, Policy, earliest
-from gateway.common.domain.probation import ProbationSettings
-from gateway.common.store.settings import JournalSettings, StoreSettings
-from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.report.report import document, read_standing
-from gateway.device.agent.settings import AgentSettings
 from gateway.device.agent.signals import Alarm
 from gateway.device.agent.state import policy as agent_policy
 from gateway.device.agent.state.first_seen import INSTALL, SIGHT_LASTS_H
@@ -24,15 +20,11 @@ from gateway.device.agent.state.policy import HELD, SIGHTS, hold
 from gateway.device.agent.state.storage import Storage, opened
 from gateway.device.agent.update import work
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.enrolled_device import CONFIG
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.policy_document import policy_bytes
 
 DEVICE, SLOT, PATH = "door-1", "meter", "policy/night.json"
-CONFIG = AgentConfig(
-    agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
-    store=StoreSettings(keep_free_bytes=0),
-)
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=SIGHT_LASTS_H)
 
@@ -82,7 +74,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     document = {"schema": 1, "device": DEVICE, "repository": f"file://{repository.public}", "assignment": ""}
     document["assignment"] = f"file://{repository.public}/assignments/{DEVICE}.json"
     (tmp_path / "given" / "device.json").write_text(json.dumps(document))
-    bootstrap(read_identity(tmp_path / "given"), tmp_path / "store", JournalSettings())
+    bootstrap(read_identity(tmp_path / "given"), tmp_path / "store")
     monkeypatch.setattr(work, "DaemonClient", lambda _settings: control)
     with opened(tmp_path / "store", CONFIG) as storage:
         made = Device(repository, storage, work.Agent(storage, CONFIG), control)

@@ -22,6 +22,7 @@ from gateway.device.agent.fetch.folder import FolderSource
 from gateway.device.agent.fetch.repository import SignedRepository, SignedTarget, as_target
 from gateway.device.agent.settings import RepositorySettings
 from tests.conformance.publisher import Publisher
+from tests.simulators.constants import settings_with
 
 PATH = "models/acme/meter/2/release"
 RELEASE = b'{"schema": 1}\n'
@@ -135,7 +136,7 @@ def test_other_bytes_than_the_owner_signed_are_not_read(device: Device) -> None:
 
 
 def test_a_document_of_a_size_that_no_document_has_is_not_asked_for(device: Device) -> None:
-    repository = device.refreshed(settings=RepositorySettings(document_limit_bytes=10))
+    repository = device.refreshed(settings=settings_with(RepositorySettings(), document_limit_bytes=10))
     with pytest.raises(Distrust) as caught:
         repository.read(repository.find(PATH))
     assert caught.value.reason is Reason.TOO_LARGE
@@ -324,7 +325,7 @@ def test_a_source_that_lacks_what_was_promised_is_said(device: Device) -> None:
 def test_a_server_that_is_away_is_said(device: Device) -> None:
     with device.publisher.served() as url:
         pass
-    source = WebSource(url, FetchSettings(attempts=1))
+    source = WebSource(url, settings_with(FetchSettings(), attempts=1))
     repository = SignedRepository(device.trusted, source, device.pinned, device.publisher.now)
     with pytest.raises(FetchError):
         repository.refresh()

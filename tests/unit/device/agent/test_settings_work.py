@@ -16,7 +16,6 @@ from gateway.common.domain.errors import UnreachableError
 from gateway.common.domain.settings_trial import SettingsTrialSettings
 from gateway.common.domain.update import Step
 from gateway.common.store.blobs import LocalBlobs
-from gateway.common.store.settings import JournalSettings
 from gateway.device.agent import events
 from gateway.device.agent.control import DaemonRefusedError
 from gateway.device.agent.signals import Alarm
@@ -34,7 +33,7 @@ SOFTWARE = Activation(SOFTWARE_SLOT, "software/edge-gateway/1.0/release", "44" *
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
-    journal = Journal.create(tmp_path, JournalSettings())
+    journal = Journal.create(tmp_path)
     keep_state(journal, begun(read_state(journal, SETTINGS_SLOT), SETTINGS, NOW, assignment=1, attempt=0))
     yield Storage(tmp_path, LocalBlobs(tmp_path / "blobs"), journal)
     journal.close()

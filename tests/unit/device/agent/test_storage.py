@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> DeviceStore:
     repository = FleetRepository(tmp_path / "fleet")
     document = b'{"schema": 1, "device": "door-1", "repository": "http://h/", "assignment": "http://h/a"}'
     identity = DeviceIdentity("door-1", "http://h/", "http://h/a", repository.root_bytes(1), document)
-    bootstrap(identity, tmp_path / "store", CONFIG.journal)
+    bootstrap(identity, tmp_path / "store")
     made = DeviceStore(tmp_path / "store", repository)
     for version in "12":
         made.install(SLOT, repository.add_release(SLOT, version))

@@ -35,6 +35,7 @@ from gateway.device.agent.update import work
 from gateway.device.store.spool_file import NAME
 from gateway.device.store.spool_rows import Usage
 from tests.simulators.authority import Authority
+from tests.simulators.constants import settings_with
 from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Answer, Call
 from tests.simulators.policy_document import policy_bytes
@@ -135,7 +136,7 @@ def test_what_has_not_changed_is_told_now_and_then_only(device: Device) -> None:
         device.report()
     assert len(device.told.of("state")) == 2
     assert sum(call.path.endswith("/inventory") for call in device.fleet.asked) == 1
-    device.report(replace(CONFIG, telemetry=replace(CONFIG.telemetry, refresh_s=0.0)))
+    device.report(replace(CONFIG, telemetry=settings_with(CONFIG.telemetry, refresh_s=0.0)))
     assert len(device.told.of("state")) == 4
     device.control.found = {"arch": "arm64"}
     device.report()

@@ -22,6 +22,7 @@ from gateway.device.agent.fetch.wake_hints import Wake
 from gateway.device.agent.settings import WakeClientSettings
 from gateway.device.agent.signals import Alarm
 from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.constants import settings_with
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_authority import FleetAuthority
 from tests.simulators.mqtt_peer import Peer, peer
@@ -37,7 +38,7 @@ def waking(
 ) -> Iterator[Wake]:
     (folder / "device.json").write_text(json.dumps({"device": "door-1"}))
     quick = {"retry_s": 0.02, "least_pause_s": 0.0, "spread_s": 0.0, "connect_timeout_s": 2.0, **settings}
-    config = AgentConfig(wake=WakeClientSettings(url=url, **quick), fetch=fetch or FetchSettings())  # type: ignore[arg-type]
+    config = AgentConfig(wake=settings_with(WakeClientSettings(url=url), **quick), fetch=fetch or FetchSettings())
     wake = Wake(config, folder, lambda: 0.5, alarm or Alarm())
     with contextlib.closing(wake):
         yield wake
@@ -205,7 +206,8 @@ from pathlib import Path
 from gateway.device.agent.config import AgentConfig
 from gateway.device.agent.loop import Loop
 from gateway.device.agent.settings import WakeClientSettings
-loop = Loop(Path(sys.argv[1]), AgentConfig(wake=WakeClientSettings(url=sys.argv[2], retry_s=0.01)))
+WakeClientSettings.retry_s = 0.01
+loop = Loop(Path(sys.argv[1]), AgentConfig(wake=WakeClientSettings(url=sys.argv[2])))
 assert not loop._wake.sleep(0.5)
 heavy = {"urllib3", "tuf", "cryptography", "paho"} & set(sys.modules)
 print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20, sorted(heavy))

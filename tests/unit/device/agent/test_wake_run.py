@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from gateway.device.agent.config import SECTIONS
+from tests.simulators import constants
 from tests.simulators.broker import mosquitto
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_controller import FleetController
@@ -43,11 +45,13 @@ def test_a_device_enrols_asks_tells_and_is_woken(tmp_path: Path) -> None:
         (tmp_path / "broker").mkdir()
         async with mosquitto(tmp_path / "broker") as broker, peer(broker.port) as sender:
             config = tmp_path / "edge-agent.toml"
-            config.write_text(CONFIG.format(folder=tmp_path, url=broker.url))
+            settings, given = constants.take(CONFIG.format(folder=tmp_path, url=broker.url), SECTIONS)
+            config.write_text(settings)
             common = ["--config", str(config), "--state", str(tmp_path / "store")]
             enrol = [*AGENT, "enrol", fleet.url, "--token", "t", "--ca", str(fleet.authority.file), *common]
             subprocess.run(enrol, cwd=ROOT, check=True, capture_output=True)
-            with subprocess.Popen([*AGENT, "run", *common], cwd=ROOT, stderr=subprocess.PIPE, text=True) as agent:
+            run = [*constants.command(AGENT, given), "run", *common]
+            with subprocess.Popen(run, cwd=ROOT, stderr=subprocess.PIPE, text=True) as agent:
                 try:
                     await until_told(fleet, 1)
                     await sender.publish(f"edge-fleet/{DEVICE}/wake", b"")

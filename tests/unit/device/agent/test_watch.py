@@ -12,10 +12,13 @@ from gateway.common.domain.probation import ProbationSettings
 from gateway.device.agent.control import DaemonClient, DaemonRefusedError
 from gateway.device.agent.update.watch import ALONE, LEASE_SNAPSHOTS, ProbationWatch
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.constants import settings_with
 
 SLOT = "meter"
 NEW = Activation(SLOT, "models/acme/meter/2/release", "a" * 64, ("only",), (), 1)
-SETTINGS = ProbationSettings(duration_s=10.0, snapshot_every_s=1.0, min_requests=5, hang_s=4.0, leak_bytes=500)
+SETTINGS = settings_with(
+    ProbationSettings(duration_s=10.0), snapshot_every_s=1.0, min_requests=5, hang_s=4.0, leak_bytes=500
+)
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")
 
 

@@ -19,6 +19,7 @@ from gateway.common.store.sqlite_file import SqliteFile
 from gateway.device.store import journal_file
 from gateway.device.store.journal import Journal
 from gateway.device.store.journal_rows import Floors
+from tests.simulators.constants import settings_with
 
 REMEDY = r"run edge-agent recover"
 
@@ -161,7 +162,7 @@ def test_two_that_begin_a_file_at_the_same_moment_do_it_once(tmp_path: Path, mon
 def test_another_process_that_holds_it_is_named_as_the_cause(tmp_path: Path) -> None:
     file = begun(tmp_path)
     with (
-        contextlib.closing(Journal.open(tmp_path, JournalSettings(busy_timeout_ms=1))) as journal,
+        contextlib.closing(Journal.open(tmp_path, settings_with(JournalSettings(), busy_timeout_ms=1))) as journal,
         contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")

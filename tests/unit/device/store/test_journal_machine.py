@@ -18,10 +18,11 @@ from gateway.common.store.errors import StoreError
 from gateway.common.store.settings import JournalSettings
 from gateway.device.store.journal import Journal
 from gateway.device.store.journal_rows import Floors
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-BOUNDED = JournalSettings(finished_limit=2, rejected_limit=100)
+BOUNDED = settings_with(JournalSettings(), finished_limit=2, rejected_limit=100)
 slots = st.sampled_from(["a", "b"])
 DIGESTS = ("0" * 64, "1" * 64)
 digests = st.sampled_from(DIGESTS)

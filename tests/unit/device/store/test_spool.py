@@ -22,6 +22,7 @@ from gateway.common.store.settings import SpoolSettings
 from gateway.device.store import spool_file
 from gateway.device.store.spool import Spool
 from gateway.device.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
+from tests.simulators.constants import settings_with
 from tests.simulators.daemon import ROOT
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -86,10 +87,10 @@ def test_each_boot_has_an_epoch_of_its_own_greater_than_all_before(tmp_path: Pat
 
 def test_boots_long_ago_are_forgotten_and_counted(tmp_path: Path) -> None:
     for boot in range(6):
-        with opened(tmp_path, f"boot-{boot}", SpoolSettings(epochs_limit=3)) as spool:
+        with opened(tmp_path, f"boot-{boot}", settings_with(SpoolSettings(), epochs_limit=3)) as spool:
             spool.append([record(), record()], NOW)
             assert len({entry.boot_epoch for entry in spool.batch(100, 10_000)}) <= 3
-    with opened(tmp_path, "boot-5", SpoolSettings(epochs_limit=3)) as spool:
+    with opened(tmp_path, "boot-5", settings_with(SpoolSettings(), epochs_limit=3)) as spool:
         assert spool.mark("forgotten") == "6"
 
 
@@ -141,14 +142,14 @@ def test_a_batch_is_bounded_and_takes_what_matters_most_first(tmp_path: Path) ->
 
 def test_a_batch_holds_no_more_gaps_than_a_controller_takes(tmp_path: Path) -> None:
     old = NOW - timedelta(days=2)
-    with opened(tmp_path, settings=SpoolSettings(age_limit_d=1.0, gaps_at_once=3)) as spool:
+    with opened(tmp_path, settings=settings_with(SpoolSettings(age_limit_d=1.0), gaps_at_once=3)) as spool:
         spool.append([record(at=old if place % 2 else NOW) for place in range(20)], NOW)
         taken = spool.batch(100, 10**6)
         assert (sum(isinstance(entry, Gap) for entry in taken), len(taken)) == (3, 7)
 
 
 def test_records_that_are_too_large_and_streams_too_many_are_the_callers_mistake(tmp_path: Path) -> None:
-    with opened(tmp_path, settings=SpoolSettings(record_limit_bytes=100, streams_limit=2)) as spool:
+    with opened(tmp_path, settings=settings_with(SpoolSettings(), record_limit_bytes=100, streams_limit=2)) as spool:
         with pytest.raises(ValueError, match="at most 100 are kept"):
             spool.append([record(), record(text="x" * 100)], NOW)
         spool.append([record("a"), record("b")], NOW)

@@ -18,10 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.common.store.settings import SpoolSettings
 from gateway.device.store.spool import Spool
 from gateway.device.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
-BOUNDED = SpoolSettings(bytes_limit=4_000, age_limit_d=3.0, gaps_at_once=10_000, epochs_limit=10_000)
+BOUNDED = settings_with(SpoolSettings(bytes_limit=4_000, age_limit_d=3.0), gaps_at_once=10_000, epochs_limit=10_000)
 streams = st.sampled_from(["a", "b"])
 Source = tuple[str, int]
 

@@ -12,7 +12,7 @@ from fleet.controller.control.monotonic_clock import ClockReading, first_reading
 from fleet.controller.control.settings import MaintenanceSettings
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
-SETTINGS = MaintenanceSettings(clock_leap_s=60.0, clock_steady_s=3_600.0, clock_ahead_d=7.0)
+SETTINGS = MaintenanceSettings()
 DAY, STEP_S = timedelta(days=1), 5.0
 
 

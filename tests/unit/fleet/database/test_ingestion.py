@@ -12,9 +12,10 @@ from fleet.controller.database.errors import RefusedError
 from fleet.controller.database.ingestion import DUPLICATE, GAPS, SCATTERED, WINDOW, Batch, Row, check, take
 from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.database.spans import Received
+from tests.simulators.constants import settings_with
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-SETTINGS = TelemetryStorageSettings(window_rows=30, spans_limit=3)
+SETTINGS = settings_with(TelemetryStorageSettings(), window_rows=30, spans_limit=3)
 NUMBERS = st.lists(st.integers(1, 60), max_size=12)
 LOST = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)).map(lambda pair: (pair[0], sum(pair))), max_size=3)
 BATCHES = st.lists(st.tuples(NUMBERS, LOST), max_size=8)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from fleet.controller.database.seen import LastSeenBuffer
 from fleet.controller.database.settings import DatabaseSettings
+from tests.simulators.constants import settings_with
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-SETTINGS = DatabaseSettings(seen_every_s=60.0, seen_limit_devices=3)
+SETTINGS = settings_with(DatabaseSettings(), seen_limit_devices=3)
 
 
 def at(seconds: float) -> datetime:

@@ -25,6 +25,7 @@ from fleet.controller.monitoring.otlp_points import nanoseconds, request
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import OtlpSettings
 from gateway.common.domain.errors import ConfigurationError
+from tests.simulators.constants import settings_with
 from tests.simulators.receiver import Said, receiving
 
 NOW = datetime(2027, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -180,9 +181,8 @@ class Clock:
 def exporter(url: str, **settings: Any) -> tuple[Exporter, Counter[str]]:
     counts: Counter[str] = Counter()
     post = Post(5.0, ssl.create_default_context())
-    return Exporter(
-        OtlpSettings(url, **settings), post, counts, {"authorization": "Bearer x"}, chance=lambda: 1.0
-    ), counts
+    changed = settings_with(OtlpSettings(url), **settings)
+    return Exporter(changed, post, counts, {"authorization": "Bearer x"}, chance=lambda: 1.0), counts
 
 
 def test_it_arrives_compressed_on_one_connection() -> None:

@@ -12,7 +12,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.events import EntryIgnored, ModelRefused, ServableChanged, VariantChosen
 from gateway.common.domain.release import NO_VERSION
 from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, refused, release, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, refused, release, request, values
 from tests.simulators.images_made import image_manifest, image_request
 
 
@@ -63,7 +63,7 @@ async def test_a_swap_under_load_loses_no_request() -> None:
 
 @pytest.mark.asyncio
 async def test_a_request_whose_image_is_still_decoded_survives_the_swap() -> None:
-    rig = Rig(EngineSettings(image_threads=1))
+    rig = Rig(limits_with(image_threads=1))
     first, second = (image_manifest(variants=(name,)) for name in "ab")
     await rig.serve(first)
     decoder_is_free = threading.Event()

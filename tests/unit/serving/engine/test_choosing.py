@@ -13,7 +13,7 @@ from gateway.common.domain.events import ModelRefused, TrialFinished
 from gateway.common.domain.verdict import Joining, Verdict
 from gateway.serving.engine import trial_plan
 from gateway.serving.engine.settings import EngineSettings, QueueSettings
-from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, refused, request
+from tests.simulators.engine_rig import PASSED, Rig, bare, limits_with, manifest, measured, refused, request
 
 
 @pytest.mark.asyncio
@@ -304,7 +304,7 @@ async def test_what_is_signed_must_be_proven_unless_its_release_or_the_device_sa
 
 @pytest.mark.asyncio
 async def test_a_file_whose_rows_depend_on_each_other_has_no_batch_dimension_and_is_never_joined() -> None:
-    rig = Rig(EngineSettings(inline_limit_us=0))
+    rig = Rig(limits_with(inline_limit_us=0))
     dependent = Joining(reason="joined answers differ by up to 3")
     rig.trials["onnx"] = replace(measured(100.0, 1.0), level="exercised", joining=dependent)
     await rig.repository.synchronise([bare("m", "model.onnx")])
@@ -322,7 +322,7 @@ async def test_a_file_whose_rows_depend_on_each_other_has_no_batch_dimension_and
 
 @pytest.mark.asyncio
 async def test_joining_is_switched_off_by_setting() -> None:
-    rig = Rig(EngineSettings(inline_limit_us=0, queue=(QueueSettings("m", join=False),)))
+    rig = Rig(limits_with(queue=(QueueSettings("m", join=False),), inline_limit_us=0))
     rig.trials["a"] = measured(100.0, 1.0)
     await rig.serve(manifest())
     rig.session.gate.clear()

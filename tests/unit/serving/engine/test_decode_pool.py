@@ -15,13 +15,14 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.engine import decode_pool
 from gateway.serving.engine.decode_pool import DecodePool
 from gateway.serving.engine.settings import EngineSettings
+from tests.simulators.constants import settings_with
 
 pytestmark = pytest.mark.asyncio
 LONG_US = 10**9
 
 
 def pool(inline_us: int = 0, threads: int = 1) -> DecodePool:
-    return DecodePool(EngineSettings(decode_inline_us=inline_us, decode_threads=threads))
+    return DecodePool(settings_with(EngineSettings(), decode_inline_us=inline_us, decode_threads=threads))
 
 
 def steps(count: int, value: Any = None, threads: list[str] | None = None) -> Generator[None, None, Any]:

@@ -24,6 +24,7 @@ from gateway.serving.engine.images import decode_images
 from gateway.serving.engine.orientation import read_orientation
 from gateway.serving.engine.settings import EngineSettings
 from tests.simulators.daemon import ROOT
+from tests.simulators.engine_rig import limits_with
 from tests.simulators.examples import examples
 from tests.simulators.images_made import ORIENTATION, elements, encoded, exif, stored_turned
 
@@ -270,8 +271,12 @@ def test_a_bomb_is_refused_by_its_header(width: int, height: int) -> None:
 def test_bounds_are_the_settings() -> None:
     content = encoded(np.zeros((10, 10), np.uint8))
     assert fault_of(content, spec(), EngineSettings(image_pixels=99)).fault is Fault.TOO_LARGE
-    assert fault_of(content, spec(), EngineSettings(image_bytes=len(content) - 1)).fault is Fault.TOO_LARGE
-    assert decode(content, spec(), EngineSettings(image_pixels=100, image_bytes=len(content))).shape == (3, 10, 10)
+    assert fault_of(content, spec(), limits_with(image_bytes=len(content) - 1)).fault is Fault.TOO_LARGE
+    assert decode(content, spec(), limits_with(image_pixels=100, image_bytes=len(content))).shape == (
+        3,
+        10,
+        10,
+    )
 
 
 DAMAGEABLE = {

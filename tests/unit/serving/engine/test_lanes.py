@@ -22,8 +22,7 @@ from gateway.common.domain.verdict import Joining
 from gateway.serving.engine.batch_pass import BatchPass
 from gateway.serving.engine.cost import Cost, estimate_cost
 from gateway.serving.engine.pauses import Pauses
-from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
+from tests.simulators.engine_rig import Rig, X, limits_with, manifest, measured, request, values
 from tests.simulators.examples import examples
 from tests.simulators.sink import Recorder
 
@@ -35,7 +34,7 @@ async def tiny_rig(p50_us: float = 10.0, row_us: float = 1.0, **changes: object)
 
     With 1 µs a row, more than 300 rows are too many for the loop.
     """
-    rig = Rig(EngineSettings(**changes))  # type: ignore[arg-type]
+    rig = Rig(limits_with(**changes))  # type: ignore[arg-type]
     rig.trials["a"] = measured(p50_us, row_us)
     await rig.serve(manifest())
     return rig

@@ -15,7 +15,7 @@ from gateway.serving.engine import comparing, decoding
 from gateway.serving.engine.comparing import Comparing
 from gateway.serving.engine.images import decode_inputs
 from gateway.serving.engine.settings import EngineSettings, QueueSettings, QuotaSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, release, request, values
 from tests.simulators.images_made import image_manifest, image_request
 from tests.simulators.sink import Recorder
 
@@ -126,7 +126,7 @@ async def test_a_model_that_ran_on_the_loop_is_closed_there(refused: Callable[[s
 
 @pytest.mark.asyncio
 async def test_who_waits_for_the_loop_when_it_closes_a_model_is_refused(refused: Callable[[str], None]) -> None:
-    rig, sink = await tiny_rig(EngineSettings(turn_us=1, max_batch_rows=1)), Recorder()
+    rig, sink = await tiny_rig(limits_with(max_batch_rows=1, turn_us=1)), Recorder()
     refused("run ")
     for token in range(50):
         rig.engine.submit(request(), sink, token)
@@ -167,7 +167,7 @@ async def test_an_image_that_no_thread_decodes_costs_nobody_a_place(
     free = threading.Event()
     monkeypatch.setattr(decoding, "decode_inputs", lambda *images: free.wait() and decode_inputs(*images))
     queue, quota = QueueSettings("m", policy, requests=1), QuotaSettings("*", in_flight=1)
-    rig, sink = Rig(EngineSettings(image_threads=2, queue=(queue,), quota=(quota,))), Recorder()
+    rig, sink = Rig(limits_with(queue=(queue,), quota=(quota,), image_threads=2)), Recorder()
     await rig.serve(image_manifest())
     if policy == "oldest":
         rig.engine.submit(image_request(1, caller="ann"), sink, "first")

@@ -9,8 +9,7 @@ import pytest
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.events import ModelRefused, RunHung, RunOverlong
 from gateway.serving.domain.infer import InferResponse
-from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, release, request, values
 
 pytestmark = pytest.mark.asyncio
 QUICK = {"run_limit_s": 0.2, "run_end_s": 0.01, "retry_after_s": 0.1}
@@ -18,7 +17,7 @@ QUICK = {"run_limit_s": 0.2, "run_end_s": 0.01, "retry_after_s": 0.1}
 
 async def slow_rig(**changes: object) -> Rig:
     """Return a rig with a model on its worker, whose runs wait at the gate."""
-    rig = Rig(EngineSettings(**{**QUICK, **changes}))  # type: ignore[arg-type]
+    rig = Rig(limits_with(**{**QUICK, **changes}))  # type: ignore[arg-type]
     await rig.serve(manifest())
     rig.session.gate.clear()
     return rig
@@ -96,7 +95,7 @@ async def test_a_version_that_hangs_again_and_again_stays_out_until_it_is_loaded
 
 
 async def test_a_long_run_within_a_multiple_of_what_was_measured_is_left_alone() -> None:
-    rig = Rig(EngineSettings(**{**QUICK, "run_limit_s": 0.01, "run_overruns": 10}))  # type: ignore[arg-type]
+    rig = Rig(limits_with(**{**QUICK, "run_limit_s": 0.01, "run_overruns": 10}))  # type: ignore[arg-type]
     rig.trials["a"] = measured(60e6, 60e6)
     await rig.serve(manifest())
     rig.session.gate.clear()

@@ -143,7 +143,7 @@ async def test_a_submission_that_fails_in_our_hands_counts_no_longer_as_under_wa
         (lambda: QueueSettings("m", priority=0), "must be at least 1"),
         (lambda: EngineSettings(queue=(QueueSettings("m"), QueueSettings("m"))), "limits.queue: names 'm' twice"),
         (lambda: EngineSettings(quota=(TEN, TEN)), "limits.quota: names '\\*' twice"),
-        (lambda: EngineSettings(turn_us=0), "limits.turn_us: must be at least 1"),
+        (lambda: EngineSettings(image_pixels=0), "limits.image_pixels: must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(build: object, words: str) -> None:

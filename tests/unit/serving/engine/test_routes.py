@@ -19,7 +19,7 @@ from gateway.serving.engine.servable import Servable
 from gateway.serving.engine.settings import EngineSettings, QuotaSettings
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.versions import LoadedVersion
-from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, release, request, values
 
 V1, V2 = manifest(version="1", variants=("a",)), manifest(version="2", variants=("b",))
 
@@ -205,7 +205,7 @@ async def test_unloading_the_model_ends_its_route() -> None:
 
 @pytest.mark.asyncio
 async def test_quotas_count_a_shared_request_once() -> None:
-    rig = await shared_rig(EngineSettings(quota=(QuotaSettings("*", in_flight=2),), inline_limit_us=0))
+    rig = await shared_rig(limits_with(quota=(QuotaSettings("*", in_flight=2),), inline_limit_us=0))
     rig.repository.route("m", {"1": 50, "2": 50}, shadow="2", lease_s=60.0)
     for session in rig.runtime.sessions:
         session.gate.clear()

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.domain.sharing import WHOLE
-from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, request, values
 from tests.simulators.examples import examples
 from tests.simulators.session import SimulatedSession
 
@@ -63,7 +62,7 @@ class Fleet(RuleBasedStateMachine):
         return None
 
     async def build(self) -> Rig:
-        rig = Rig(EngineSettings(drain_s=5.0, staged_versions=2))
+        rig = Rig(limits_with(drain_s=5.0, staged_versions=2))
         for version in VERSIONS:
             rig.runtime.factors[f"v{version}"] = float(version)
             rig.trials[f"v{version}"] = measured(10.0 if version == "2" else 1000.0)

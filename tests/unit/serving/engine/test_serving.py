@@ -16,15 +16,14 @@ from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import InferRequest, RequestedOutput
 from gateway.serving.engine.queue import RunPlan
 from gateway.serving.engine.run import Runner
-from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import WITNESS, Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import WITNESS, Rig, limits_with, manifest, measured, request, values
 from tests.simulators.session import SimulatedSession
 from tests.simulators.sink import ticket
 
 
 async def joining_rig(**settings: object) -> Rig:
     """Return a rig whose trial says that joining rows pays; its runs happen on the worker, so that they can be held."""
-    rig = Rig(EngineSettings(**{"inline_limit_us": 0, **settings}))  # type: ignore[arg-type]
+    rig = Rig(limits_with(**{"inline_limit_us": 0, **settings}))  # type: ignore[arg-type]
     rig.trials["a"] = measured(100.0, row_us=10.0)
     await rig.serve(manifest())
     return rig
@@ -285,7 +284,7 @@ async def test_without_a_witness_what_fails_alone_is_its_callers_fault() -> None
 
 @pytest.mark.asyncio
 async def test_requests_are_not_joined_where_the_trial_saw_no_gain() -> None:
-    rig = Rig(EngineSettings(inline_limit_us=0))
+    rig = Rig(limits_with(inline_limit_us=0))
     rig.trials["a"] = measured(100.0, row_us=90.0)
     await rig.serve(manifest())
     first = await hold(rig)

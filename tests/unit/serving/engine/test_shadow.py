@@ -16,13 +16,12 @@ from gateway.common.domain.profile import Budget
 from gateway.common.domain.statistics import ServableStatistics, ShadowStatistics
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, RequestedOutput
-from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, request, values
 from tests.simulators.images_made import image_manifest, image_request
 from tests.simulators.session import SimulatedSession
 from tests.simulators.sink import Recorder
 
-OWN_LIMITS = EngineSettings(inline_limit_us=0)
+OWN_LIMITS = limits_with(inline_limit_us=0)
 
 
 def version(number: str, variant: str, **changes: object) -> ModelManifest:
@@ -79,7 +78,7 @@ async def test_answers_are_compared_and_nothing_else_counts(factor: float, disag
 
 @pytest.mark.asyncio
 async def test_one_comparison_follows_another() -> None:
-    rig, *_ = await shadowed_rig(settings=EngineSettings(comparisons=1))
+    rig, *_ = await shadowed_rig(settings=limits_with(comparisons=1))
     for count in (1, 2, 3):
         await rig.engine.infer(request())
         assert (await settled(rig, count)).compared == count
@@ -129,7 +128,7 @@ async def test_a_run_for_one_connection_flushes_once_whoever_is_compared() -> No
 
 @pytest.mark.asyncio
 async def test_a_shadow_that_hangs_disturbs_nobody_and_is_asked_once() -> None:
-    rig, _, new = await shadowed_rig(settings=EngineSettings(inline_limit_us=0, drain_s=0.01))
+    rig, _, new = await shadowed_rig(settings=limits_with(drain_s=0.01, inline_limit_us=0))
     new.gate.clear()
     try:
         answers = [await rig.engine.infer(request(0.0))]
@@ -251,7 +250,7 @@ class HeldWorker(threading.Condition):
 @pytest.mark.asyncio
 @pytest.mark.parametrize("held", [True, False])
 async def test_a_shadow_that_waits_for_threads_gives_way_to_callers(held: bool) -> None:
-    limits = EngineSettings(thread_wait_s=600.0)
+    limits = limits_with(thread_wait_s=600.0)
     rig, _, new = await shadowed_rig(settings=limits, budget=Budget(threads=1), trials={"b": measured(10.0)})
     await rig.stage(manifest("n", variants=("n",)))
     rig.repository.route("n", {"1": 100}, lease_s=60.0)
@@ -343,7 +342,7 @@ async def test_images_are_decoded_once_and_only_where_both_would_do_the_same() -
 
 @pytest.mark.asyncio
 async def test_only_so_many_comparisons_are_pending() -> None:
-    rig, *_ = await shadowed_rig(settings=EngineSettings(comparisons=1))
+    rig, *_ = await shadowed_rig(settings=limits_with(comparisons=1))
     rig.repository._comparing._pending = 1
     assert await left_out(rig, request()) == {"pending": 1}
 

@@ -13,7 +13,7 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.verdict import Verdict
 from gateway.serving.domain.ports import Loaded
 from gateway.serving.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, refused, release, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, refused, release, request, values
 
 V1, V2 = manifest(version="1", variants=("a",)), manifest(version="2", variants=("b",))
 
@@ -233,7 +233,7 @@ async def test_a_stager_who_leaves_and_a_gateway_that_stops_keep_no_session(endi
 
 @pytest.mark.asyncio
 async def test_what_is_unstaged_while_it_is_tried_is_not_kept() -> None:
-    rig = Rig(EngineSettings(staged_versions=1))
+    rig = Rig(limits_with(staged_versions=1))
     await rig.commit(V1)
     rig.trial_gate.clear()
     staging = await trying(rig, V2)
@@ -265,7 +265,7 @@ async def test_what_is_not_wanted_any_more_once_it_is_fetched_is_not_even_tried(
 
 @pytest.mark.asyncio
 async def test_what_is_still_fetched_takes_a_place_and_what_serves_takes_none() -> None:
-    rig = Rig(EngineSettings(staged_versions=1))
+    rig = Rig(limits_with(staged_versions=1))
     await rig.commit(V1)
     rig.fetch_gate.clear()
     staging = await fetching(rig, V2)
@@ -331,7 +331,7 @@ async def test_what_is_loaded_beside_what_serves_as_the_same_version_can_be_unlo
 
 @pytest.mark.asyncio
 async def test_what_is_still_tried_takes_a_place_of_those_that_may_be_staged() -> None:
-    rig = Rig(EngineSettings(staged_versions=1))
+    rig = Rig(limits_with(staged_versions=1))
     rig.trial_gate.clear()
     staging = await trying(rig, V2)
     other = await trying(rig, manifest("other"))
@@ -348,7 +348,7 @@ async def test_what_is_still_tried_takes_a_place_of_those_that_may_be_staged() -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("ending", ["cancelled", "refused"])
 async def test_a_load_that_comes_to_nothing_gives_its_place_back(ending: str) -> None:
-    rig = Rig(EngineSettings(staged_versions=1), trials={"b": Verdict(False, "corrupt")})
+    rig = Rig(limits_with(staged_versions=1), trials={"b": Verdict(False, "corrupt")})
     rig.trial_gate.clear()
     staging = await trying(rig, V2)
     if ending == "cancelled":
@@ -362,7 +362,7 @@ async def test_a_load_that_comes_to_nothing_gives_its_place_back(ending: str) ->
 
 @pytest.mark.asyncio
 async def test_unstaging_finishes_what_is_under_way_and_may_be_repeated() -> None:
-    rig = await committed_rig(EngineSettings(inline_limit_us=0))
+    rig = await committed_rig(limits_with(inline_limit_us=0))
     rig.repository.route("m", {"2": 100}, lease_s=60.0)
     rig.session.gate.clear()
     asked = asyncio.ensure_future(rig.engine.infer(request(2.0)))
@@ -392,7 +392,7 @@ async def test_what_is_committed_cannot_be_unstaged() -> None:
 
 @pytest.mark.asyncio
 async def test_only_so_many_versions_are_staged() -> None:
-    rig = await committed_rig(EngineSettings(staged_versions=1))
+    rig = await committed_rig(limits_with(staged_versions=1))
     with pytest.raises(RequestError, match="unload one of them") as error:
         await rig.stage(manifest(version="3"))
     assert error.value.fault is Fault.OVERLOADED

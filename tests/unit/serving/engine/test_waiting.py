@@ -18,14 +18,14 @@ from gateway.common.domain.profile import WORKER_NICE, Budget
 from gateway.serving.engine.priority import stepped_back
 from gateway.serving.engine.settings import EngineSettings, QueueSettings
 from gateway.serving.engine.threads import begin
-from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, request, values
 from tests.simulators.images_made import image_manifest, image_request
 from tests.simulators.sink import Recorder
 
 
 async def held_rig(sink: Recorder, *, limits: EngineSettings | None = None, **queue: object) -> Rig:
     """Return a rig with a model that has a queue of its own, whose session is held by request 0; it joins rows."""
-    limits = limits or EngineSettings(queue=(QueueSettings("m", **queue),), inline_limit_us=0)  # type: ignore[arg-type]
+    limits = limits or limits_with(queue=(QueueSettings("m", **queue),), inline_limit_us=0)  # type: ignore[arg-type]
     rig = Rig(limits)
     rig.trials["a"] = measured(100.0, row_us=10.0)
     await rig.serve(manifest())
@@ -91,7 +91,7 @@ async def test_a_dropped_request_that_left_meanwhile_is_told_nothing() -> None:
 @pytest.mark.asyncio
 async def test_urgent_requests_go_first_and_callers_take_turns() -> None:
     sink = Recorder()
-    limits = EngineSettings(queue=(QueueSettings("m", priority=5),), inline_limit_us=0, batch_rows=1)
+    limits = limits_with(queue=(QueueSettings("m", priority=5),), inline_limit_us=0, batch_rows=1)
     rig = await held_rig(sink, limits=limits)
     asked = [("eve", 0), ("eve", 0), ("ann", 0), ("bob", 1)]
     for token, (caller, priority) in enumerate(asked, 1):
@@ -102,7 +102,7 @@ async def test_urgent_requests_go_first_and_callers_take_turns() -> None:
 
 @pytest.mark.asyncio
 async def test_requests_wait_for_each_other_until_the_rows_are_enough() -> None:
-    limits = EngineSettings(queue=(QueueSettings("m", delay_us=1_000_000),), batch_rows=3)
+    limits = limits_with(queue=(QueueSettings("m", delay_us=1_000_000),), batch_rows=3)
     rig, sink = Rig(limits), Recorder()
     rig.trials["a"] = measured(10.0, row_us=1.0)
     await rig.serve(manifest())
@@ -142,7 +142,7 @@ def free() -> Iterator[threading.Event]:
 
 async def decoding_rig(free: threading.Event, **queue: object) -> Rig:
     """Return a rig with a model that takes images, whose only decoder is busy until the event is set."""
-    rig = Rig(EngineSettings(queue=(QueueSettings("m", **queue),), image_threads=1))  # type: ignore[arg-type]
+    rig = Rig(limits_with(queue=(QueueSettings("m", **queue),), image_threads=1))  # type: ignore[arg-type]
     await rig.serve(image_manifest())
     rig.repository._decoders.submit(free.wait)
     return rig
@@ -208,7 +208,7 @@ async def two_models(limits: EngineSettings) -> tuple[Rig, Recorder]:
 
 @pytest.mark.asyncio
 async def test_models_share_the_profiles_threads() -> None:
-    rig, sink = await two_models(EngineSettings(thread_wait_s=60.0))
+    rig, sink = await two_models(limits_with(thread_wait_s=60.0))
     waiting = rig.repository._context.worker_settings.limiter._shares.waiting
     while not waiting:
         await asyncio.sleep(0)
@@ -220,7 +220,7 @@ async def test_models_share_the_profiles_threads() -> None:
 
 @pytest.mark.asyncio
 async def test_a_model_whose_run_hangs_does_not_stop_the_others() -> None:
-    rig, sink = await two_models(EngineSettings(thread_wait_s=0.01))
+    rig, sink = await two_models(limits_with(thread_wait_s=0.01))
     await sink.until(1)
     assert sink.answers.keys() == {2}
     rig.runtime.sessions[0].gate.set()

@@ -107,7 +107,7 @@ def test_the_oldest_half_open_one_gives_way_if_no_one_is_idle() -> None:
 
 
 def test_half_open_ones_of_many_addresses_give_way_to_another_address_of_their_network() -> None:
-    pools = Pools(ShareSettings(caller_percent=25, network_percent=50, local_percent=10))
+    pools = Pools(ShareSettings(caller_percent=25, local_percent=10))
     connections: ConnectionPlaces[Held] = ConnectionPlaces(pools.make("connections", "max_connections", 40), Clock())
     other = entered(connections, SOUTH, 4)
     held = [

@@ -16,6 +16,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.frontends.placement import RegionSpan
 from gateway.serving.frontends.regions import Regions, Registrant
 from gateway.serving.frontends.settings import SharedMemorySettings
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 from tests.simulators.segments import SHARED_MEMORY, descriptors, mappings
 
@@ -33,8 +34,10 @@ class Callers(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.folder = Path(tempfile.mkdtemp(prefix="edge-gateway-test-", dir=SHARED_MEMORY))
-        bounds = SharedMemorySettings(
-            allowed=True, over_tcp=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, caller_percent=100, idle_s=10.0
+        bounds = settings_with(
+            SharedMemorySettings(allowed=True, over_tcp=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES),
+            caller_percent=100,
+            idle_s=10.0,
         )
         self.regions = Regions(bounds, self.folder, lambda: self.now_ns)
         self.held: list[Any] = []

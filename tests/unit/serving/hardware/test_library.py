@@ -12,10 +12,11 @@ import pytest
 
 from gateway.serving.hardware.library import LibraryAnswer, ask_libraries
 from gateway.serving.hardware.settings import HardwareSettings
+from tests.simulators.constants import settings_with
 
 NAMES = ("libfirst.so", "libsecond.so", "libthird.so")
-SHORT = HardwareSettings(child_deadline_s=1.0, child_output_bytes=4096)
-PATIENT = HardwareSettings(child_deadline_s=30.0, child_output_bytes=4096)
+SHORT = settings_with(HardwareSettings(), child_deadline_s=1.0, child_output_bytes=4096)
+PATIENT = settings_with(HardwareSettings(), child_deadline_s=30.0, child_output_bytes=4096)
 FIRST = """
 import json, os, signal, sys, time
 print(json.dumps({"name": sys.argv[1], "problem": ""}), flush=True)

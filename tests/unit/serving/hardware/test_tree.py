@@ -11,6 +11,7 @@ import pytest
 from gateway.serving.hardware.settings import HardwareSettings
 from gateway.serving.hardware.tree import Tree, grants
 from tests.devices.build import Folder, Link, Node, build
+from tests.simulators.constants import settings_with
 
 
 def test_links_are_followed_inside_the_root_only(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(root / "fifo")
     with (root / "huge").open("wb") as file:
         file.truncate(1 << 30)
-    tree = Tree(root, HardwareSettings(attribute_bytes=16))
+    tree = Tree(root, settings_with(HardwareSettings(), attribute_bytes=16))
     assert tree.read_text("/exact") == "x" * 16
     assert tree.read_text("/empty") == ""
     assert tree.line("/empty") is None
@@ -97,7 +98,7 @@ def test_folders_list_a_bounded_number_of_printable_names(tmp_path: Path) -> Non
     root = build(tmp_path / "root", {f"/many/{index:02d}": "" for index in range(20)} | {"/odd/fine": "", "/file": ""})
     (root / "odd" / "new\nline").touch()
     (root / "odd" / os.fsdecode(b"\xff")).touch()
-    tree = Tree(root, HardwareSettings(entries_max=7))
+    tree = Tree(root, settings_with(HardwareSettings(), entries_max=7))
     assert len(tree.names("/many")) == 7
     assert tree.names("/odd") == ("fine",)
     assert tree.names("/file") == tree.names("/absent") == ()

@@ -17,6 +17,7 @@ from gateway.common.domain.verdict import Verdict
 from gateway.serving.runtimes.exercise import Exercised, exercise
 from gateway.serving.runtimes.generate import generated, samples, witness
 from gateway.serving.runtimes.settings import TrialSettings
+from tests.simulators.constants import settings_with
 
 OUTPUT = TensorSpec("y", Datatype.FP32, (-1,))
 
@@ -69,7 +70,7 @@ def answering(accepts: object) -> object:
 
 
 def tried(of: ModelManifest, accepts: object, **settings: object) -> Exercised:
-    return exercise(of, answering(accepts), TrialSettings(**settings), lambda _words, _part: None)  # type: ignore[arg-type]
+    return exercise(of, answering(accepts), settings_with(TrialSettings(), **settings), lambda _words, _part: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_nothing_accepted_is_told_with_the_last_refusal_and_bounded() -> None:
     found = tried(of, lambda _: False, exercise_samples=7)
     assert (found.index, found.tried) == (None, 7)
     assert "Got invalid dimensions" in found.refusal
-    assert tried(of, lambda _: False, exercise_s=0.0).tried == 1
+    assert tried(of, lambda _: False, deadline_s=0.0).tried == 1
 
 
 def test_nan_and_unequal_answers_are_remarks() -> None:

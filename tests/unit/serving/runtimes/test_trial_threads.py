@@ -19,8 +19,9 @@ from gateway.serving.runtimes import trial_child
 from gateway.serving.runtimes.job import ChildTask, Trial
 from gateway.serving.runtimes.settings import TrialSettings
 from tests.simulators import models
+from tests.simulators.constants import settings_with
 
-SLOW = TrialSettings(one_thread_below_us=0.0, measure_runs=5)
+SLOW = settings_with(TrialSettings(measure_runs=5), one_thread_below_us=0.0)
 VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 
 
@@ -73,7 +74,7 @@ def answered(monkeypatch, tmp_path):
 
 def test_a_quick_model_is_opened_once_with_one_thread(answered):
     runtime = Runtime({1: 0.0})
-    line = answered(runtime, replace(SLOW, one_thread_below_us=1e9))
+    line = answered(runtime, settings_with(SLOW, one_thread_below_us=1e9))
     assert runtime.opened == [1]
     assert line.result["threads"] == 1
     assert line.result["passed"]

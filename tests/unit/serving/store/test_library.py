@@ -14,6 +14,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.store.settings import LibrarySettings
 from gateway.serving.store.library import scan, scan_model, scan_version
+from tests.simulators.constants import settings_with
 
 REPOSITORY_MODELS = Path(__file__).parents[4] / "models"
 CONTENT = b"\x3a\x05\x12\x03abc"
@@ -137,7 +138,7 @@ def test_a_manifest_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     folder = write(tmp_path)
     with (folder / "manifest.toml").open("a") as file:
         file.write("# " + "x" * 2000)
-    assert "has more than 1000 bytes" in problem(tmp_path, LibrarySettings(manifest_limit_bytes=1000))
+    assert "has more than 1000 bytes" in problem(tmp_path, settings_with(LibrarySettings(), manifest_limit_bytes=1000))
 
 
 def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -249,7 +250,9 @@ def test_a_device_behind_an_artifact_is_not_read(tmp_path: Path) -> None:
 def test_too_many_versions_refuse_that_model_only(tmp_path: Path) -> None:
     for version in ("1", "2", "3"):
         write(tmp_path, version=version)
-    assert "holds 3 folders, at most 2 are read" in problem(tmp_path, LibrarySettings(versions_limit=2))
+    assert "holds 3 folders, at most 2 are read" in problem(
+        tmp_path, settings_with(LibrarySettings(), versions_limit=2)
+    )
 
 
 def test_a_folder_that_cannot_be_looked_through_refuses_that_model_only(

@@ -16,6 +16,7 @@ from gateway.common.store.settings import LibrarySettings
 from gateway.serving.store.library import scan, scan_model, scan_version
 from gateway.serving.store.references import references
 from gateway.serving.store.releases import changed_file, copy_listed
+from tests.simulators.constants import settings_with
 from tests.simulators.triton_examples import DENSENET, write_external
 
 CONTENT = b"\x3a\x05\x12\x03abc"
@@ -443,7 +444,7 @@ def test_hidden_files_documents_and_recipes_are_left_out(tmp_path: Path, name: s
 def test_a_folder_with_too_many_entries_is_refused(tmp_path: Path) -> None:
     for number in range(5):
         put(tmp_path / "x" / f"{number}.txt")
-    (release,) = scan(tmp_path, LibrarySettings(entries_limit=4))
+    (release,) = scan(tmp_path, settings_with(LibrarySettings(), entries_limit=4))
     assert "holds more than 4 entries" in release.problem
 
 

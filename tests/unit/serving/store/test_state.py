@@ -20,6 +20,7 @@ from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.verdict import Measurement, Signature, Verdict
 from gateway.common.store.settings import StateSettings
 from gateway.serving.store.state import REMEDY, StateStore
+from tests.simulators.constants import settings_with
 
 PASSED = Verdict(True, "passed", Measurement(1.5, 2.5, 3.5, 4, 0.5), 0.99)
 WRITER = """
@@ -142,7 +143,7 @@ def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    state = StateStore.open(tmp_path, settings_with(StateSettings(), busy_timeout_ms=1))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     state.keep_verdict("key", PASSED)
@@ -161,7 +162,7 @@ def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path, caplog
 def test_the_oldest_rows_go_first_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**18, 0, -(10**16)))
     monkeypatch.setattr("gateway.serving.store.state.time.time_ns", lambda: next(clock))
-    state = StateStore.open(tmp_path, StateSettings(verdicts_limit=3))
+    state = StateStore.open(tmp_path, settings_with(StateSettings(), verdicts_limit=3))
     for key in "abcde":
         state.keep_verdict(key, PASSED)
     state.keep_verdict("c", PASSED)
@@ -208,7 +209,7 @@ def test_a_newer_schema_is_left_as_it_is_and_said(tmp_path: Path, caplog: pytest
 
 
 def test_rows_that_wait_for_the_disk_are_bounded_and_written_later(tmp_path: Path) -> None:
-    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1, verdicts_limit=3))
+    state = StateStore.open(tmp_path, settings_with(StateSettings(), busy_timeout_ms=1, verdicts_limit=3))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for key in "abcd":
@@ -225,7 +226,7 @@ def test_rows_that_wait_for_the_disk_are_bounded_and_written_later(tmp_path: Pat
 
 
 def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
-    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    state = StateStore.open(tmp_path, settings_with(StateSettings(), busy_timeout_ms=1))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     state.keep_verdict("key", PASSED)
@@ -257,7 +258,7 @@ def test_what_can_be_read_is_read_where_nothing_can_be_written(tmp_path: Path) -
     kept.keep_signature("digest", Signature((), ()))
     (tmp_path / "state.lock").unlink()
     (tmp_path / "state.lock").mkdir()
-    state = StateStore.open(tmp_path, StateSettings(verdicts_limit=3))
+    state = StateStore.open(tmp_path, settings_with(StateSettings(), verdicts_limit=3))
     assert [key for key in "abcd" if state.verdict(key)] == ["b", "c", "d"]
     assert state.signature("digest") == Signature((), ())
     state.keep_verdict("e", PASSED)
@@ -281,12 +282,12 @@ def test_a_lock_that_another_process_keeps_stops_no_start(tmp_path: Path) -> Non
     StateStore.open(tmp_path).close()
     with (tmp_path / "state.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=20))
+        state = StateStore.open(tmp_path, settings_with(StateSettings(), busy_timeout_ms=20))
         assert f"another process has held {lock.name} for 20 ms" in state.problem
         state.keep_verdict("one", PASSED)
         assert state.verdict("one") == PASSED
         state.close()
-    again = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=20))
+    again = StateStore.open(tmp_path, settings_with(StateSettings(), busy_timeout_ms=20))
     assert again.problem == ""
     again.close()
 

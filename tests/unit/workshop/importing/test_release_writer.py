@@ -13,7 +13,7 @@ from gateway.common.domain.tensor import Datatype
 from gateway.serving.store.library import scan
 from gateway.workshop.importing import release_writer
 from gateway.workshop.importing.imported import ImportedModel, ImportedVariant, check_name, fitting_labels
-from gateway.workshop.importing.release_writer import check_names, manifest_text, settled, write_releases
+from gateway.workshop.importing.release_writer import check_names, release_text, settled, write_releases
 from gateway.workshop.making.toml_text import toml_value
 from tests.simulators.import_sources import write_sums
 
@@ -53,14 +53,14 @@ def test_what_is_written_is_read(source):
         max_batch_rows=7,
         preprocess={"image": {"decode": ["jpeg"], "resize": [8, 8], "scale": 0.5, "mean": [0.1, 0.2, 0.3]}},
     )
-    manifest = read_manifest(manifest_text(model, {"onnx-fp32": [release_writer.UNKNOWN]}, "so\nurce"), "m")
+    manifest = read_manifest(release_text(model, {"onnx-fp32": [release_writer.UNKNOWN]}, "so\nurce"), "m")
     assert manifest.variants[0].bind == bind
     assert (manifest.batch, manifest.max_batch_rows) == (False, 7)
     assert manifest.inputs[1].preprocess.mean == (0.1, 0.2, 0.3)
 
 
 def test_a_table_of_the_task():
-    text = manifest_text(
+    text = release_text(
         replace(MODEL, task="object-detection", task_options={"head": "yolov8"}), {"onnx-fp32": []}, "x"
     )
     manifest = read_manifest(

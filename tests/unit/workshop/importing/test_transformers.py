@@ -21,7 +21,7 @@ from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.tasks.interpreter import interpreter_of
 from gateway.workshop.importing.hugging_face import read_hugging_face
 from gateway.workshop.importing.imported import ImportOutcome
-from gateway.workshop.importing.release_writer import UNKNOWN, manifest_text, settled
+from gateway.workshop.importing.release_writer import UNKNOWN, release_text, settled
 from gateway.workshop.importing.source import Documents, SourceModel
 
 RECORDED = dict(np.load(Path(__file__).with_name("transformers_values.npz")))
@@ -50,7 +50,7 @@ def imported(model):
 
 
 def manifest_of(found):
-    return read_manifest(manifest_text(found, {"onnx-fp32": [UNKNOWN]}, "source"), "manifest.toml")
+    return read_manifest(release_text(found, {"onnx-fp32": [UNKNOWN]}, "source"), "manifest.toml")
 
 
 def decoded(manifest):

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar
 
-from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.frontends.grpc_v2.http2 import frames
-from gateway.serving.frontends.grpc_v2.http2.frames import (
-    DEFAULT_FRAME_SIZE,
-    DEFAULT_WINDOW,
-    LARGEST_FRAME_SIZE,
-    LARGEST_WINDOW,
-)
-
-TABLE = "grpc.http2"
 
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Limits of HTTP/2: `[grpc.http2]`.
+    """Limits of HTTP/2. None is a setting.
 
     The flood guards are token buckets: `…_burst` at once, `…_per_s` in the long run. Above them the connection is
     closed with ENHANCE_YOUR_CALM.
     """
 
-    max_streams: int = 1024  # open at once; the next is reset REFUSED_STREAM, which clients report as UNAVAILABLE
-    max_header_bytes: int = 16_384  # all headers of one call, decompressed (gRPC C-core's hard limit)
-    max_continuations: int = 8  # CONTINUATION frames of one block (nghttp2's bound; CVE-2024-27316)
-    max_frame_bytes: int = 1_048_576  # largest DATA frame that is offered
-    connection_window_bytes: int = 16_777_216  # bytes in flight to the gateway over all streams
-    stream_window_bytes: int = 1_048_576  # ... of one stream, until its message announces that it is larger
-    resets_burst: int = 1000  # calls cancelled before they were answered (nghttp2's bound; CVE-2023-44487)
-    resets_per_s: float = 100.0  # ... and in the long run
-    controls_burst: int = 1000  # SETTINGS, PING, PRIORITY, empty DATA, unknown (Envoy's bound; CVE-2019-9512 to 9518)
-    controls_per_s: float = 100.0  # ... and in the long run
-    max_unread_bytes: int = 262_144  # HEADERS and control frames sent to a peer that reads nothing (CVE-2019-9512)
-    window_updates_per_frame: int = 10  # updates that a sent frame pays for; more count as controls (Envoy's bound)
-    min_ping_interval_ms: int = 10_000  # pings that come faster, without sent frames between, are strikes (gRFC A8)
-    max_ping_strikes: int = 4  # ... and more than this many close the connection
-    unanswered_work_ms: int = 2000  # CPU time spent on a connection since its last answered call; above it ...
-    unanswered_work_per_s_ms: int = 50  # ... and this much for each second since, the connection is closed
+    max_streams: ClassVar[int] = 1024  # open at once; the next is reset REFUSED_STREAM, to clients UNAVAILABLE
+    max_header_bytes: ClassVar[int] = 16_384  # all headers of one call, decompressed (gRPC C-core's hard limit)
+    max_continuations: ClassVar[int] = 8  # CONTINUATION frames of one block (nghttp2's bound; CVE-2024-27316)
+    max_frame_bytes: ClassVar[int] = 1_048_576  # largest DATA frame that is offered
+    connection_window_bytes: ClassVar[int] = 16_777_216  # bytes in flight to the gateway over all streams
+    stream_window_bytes: ClassVar[int] = 1_048_576  # ... of one stream, until its message announces that it is larger
+    resets_burst: ClassVar[int] = 1000  # calls cancelled before they were answered (nghttp2's bound; CVE-2023-44487)
+    resets_per_s: ClassVar[float] = 100.0  # ... and in the long run
+    controls_burst: ClassVar[int] = 1000  # SETTINGS, PING, empty DATA, … (Envoy's bound; CVE-2019-9512 to 9518)
+    controls_per_s: ClassVar[float] = 100.0  # ... and in the long run
+    max_unread_bytes: ClassVar[int] = 262_144  # HEADERS and control frames to a peer that reads nothing (CVE-2019-9512)
+    window_updates_per_frame: ClassVar[int] = 10  # updates that a sent frame pays for; more are controls (as Envoy)
+    min_ping_interval_ms: ClassVar[int] = 10_000  # faster pings, without sent frames between, are strikes (gRFC A8)
+    max_ping_strikes: ClassVar[int] = 4  # ... and more than this many close the connection
+    unanswered_work_ms: ClassVar[int] = 2000  # CPU time for a connection since its last answered call; above it ...
+    unanswered_work_per_s_ms: ClassVar[int] = 50  # ... and this much for each second since, the connection is closed
 
     @property
     def most_at_once(self) -> int:
@@ -56,18 +48,3 @@ class Http2Limits:
                 frames.MAX_HEADER_LIST_SIZE: self.max_header_bytes,
             }
         )
-
-    def __post_init__(self) -> None:
-        """Refuse values that HTTP/2 cannot represent. Raises ConfigurationError (table grpc.http2)."""
-        for spec in fields(self):
-            if getattr(self, spec.name) <= 0:
-                raise ConfigurationError("must be more than 0", table=TABLE, key=spec.name)
-        _check("max_streams", self.max_streams, 1, LARGEST_WINDOW)
-        _check("max_frame_bytes", self.max_frame_bytes, DEFAULT_FRAME_SIZE, LARGEST_FRAME_SIZE)
-        _check("stream_window_bytes", self.stream_window_bytes, DEFAULT_WINDOW, LARGEST_WINDOW)
-        _check("connection_window_bytes", self.connection_window_bytes, DEFAULT_WINDOW + 1, LARGEST_WINDOW)
-
-
-def _check(key: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigurationError(f"must be between {low} and {high}, not {value}", table=TABLE, key=key)

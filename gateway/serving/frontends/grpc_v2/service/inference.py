@@ -48,7 +48,6 @@ from gateway.serving.frontends.not_offered import (
 )
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import EXTENSION, Regions, Registrant, unknown_region
-from gateway.serving.frontends.settings import SERVER_NAME
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 NEEDS: Mapping[str, Needs] = {
@@ -93,11 +92,9 @@ class InferenceService:
         settings: GrpcSettings,
         regions: Regions | None = None,
         *,
-        server_name: str = SERVER_NAME,
         pools: Pools | None = None,
     ) -> None:
         """Set up the service. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
-        self._server_name = server_name
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
         self.codec = InferCodec(regions)
@@ -156,7 +153,7 @@ class InferenceService:
     async def server_metadata(self, request: Any, call: CallInfo) -> Any:
         """Return name, version and extensions."""
         return message("inference.ServerMetadataResponse")(
-            **documents.server_metadata(self._server_name, *([EXTENSION] if self._regions else []))
+            **documents.server_metadata(*([EXTENSION] if self._regions else []))
         )
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:

@@ -19,7 +19,7 @@ class Load:
         self.pools = pools
         self.calls = pools.make("grpc calls", "[grpc] max_concurrent_calls", settings.max_concurrent_calls)
         self.streams = pools.make("grpc streams", "[grpc] max_open_streams", settings.max_open_streams)
-        self.watches = pools.make("grpc health watches", "[grpc] max_health_watches", settings.max_health_watches)
+        self.watches = pools.make("grpc health watches", "fixed", settings.max_health_watches)
         self.waiting = pools.make_bytes(
             "grpc waiting bytes", "[grpc] max_all_waiting_bytes", settings.max_all_waiting_bytes
         )

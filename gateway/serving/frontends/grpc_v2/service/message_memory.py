@@ -66,11 +66,7 @@ class MemoryShare:
 
 def too_large(size: int, limit_bytes: int, *, of_model: bool = False) -> RequestError:
     """Return the error for a message above the bound, before or after decompression; `of_model`: its model's bound."""
-    bound = (
-        "for this model (its shapes and rows, [limits] request_slack_bytes)"
-        if of_model
-        else "([grpc] max_message_bytes)"
-    )
+    bound = "for this model (its shapes and rows)" if of_model else "([grpc] max_message_bytes)"
     return RequestError(
         Fault.TOO_LARGE,
         f"the message has {size} bytes or more; at most {limit_bytes} are read {bound}",

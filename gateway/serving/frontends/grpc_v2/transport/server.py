@@ -53,7 +53,7 @@ class GrpcServer:
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self.load = load = service.load
         self.message_memory, self.decoding = service.message_memory, service.decoding
-        self._handshakes = load.pools.make("grpc handshakes", "[grpc] max_handshakes", settings.max_handshakes)
+        self._handshakes = load.pools.make("grpc handshakes", "fixed", settings.max_handshakes)
         self._in_handshake: dict[GrpcConnection, Peer] = {}
         self._connections: ConnectionPlaces[GrpcConnection] = ConnectionPlaces(
             load.pools.make("grpc connections", "[grpc] max_connections", settings.max_connections)

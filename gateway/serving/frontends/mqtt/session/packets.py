@@ -80,7 +80,7 @@ class PacketReader:
                 size = 1 + place + 1 + length
                 if size > self._limit_bytes:
                     problem = f"a packet of {size} bytes was announced; at most {self._limit_bytes} are read"
-                    raise PacketTooLargeError(f"{problem} (mqtt.max_packet_bytes)")
+                    raise PacketTooLargeError(f"{problem} (4 times mqtt.max_payload_bytes)")
                 return length, begin + place + 1
         raise PacketTooLargeError("the remaining length of a packet has more than four bytes")
 

@@ -168,7 +168,7 @@ class OutboxSender:
         if loop.time() < due_s:
             self._timer = loop.call_at(due_s, self._check_silence)
             return
-        problem = f"the broker did not acknowledge a publication within {limit_s:g} s (mqtt.publish_timeout_s)"
+        problem = f"the broker did not acknowledge a publication within {limit_s:g} s"
         self._counters["publish_timeouts"] += 1
         self._health.begin(SILENCE, self._role, problem)
         session.end(problem)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
@@ -24,7 +25,7 @@ class HomeAssistantSettings:
     """Home Assistant's discovery prefix."""
     max_sensors: int = 200
     """Sensors of all routes that are announced; others are counted and not announced."""
-    birth_delay_s: float = 5.0
+    birth_delay_s: ClassVar[float] = 5.0
     """Upper end of the random delay after a start of Home Assistant before everything is announced again."""
 
     def __post_init__(self) -> None:
@@ -32,35 +33,24 @@ class HomeAssistantSettings:
         for key, wrong, rule in (
             ("prefix", not re.fullmatch(r"(?!edge(/|$))[^+#$/\0][^+#\0]{0,255}", self.prefix), "a topic, not edge/…"),
             ("max_sensors", not 1 <= self.max_sensors <= 10_000, "1 to 10000"),
-            ("birth_delay_s", not 0 <= self.birth_delay_s <= 3600, "0 to 3600 seconds"),
         ):
             if wrong:
                 problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
                 raise ConfigurationError(problem, table="mqtt.home_assistant", key=key)
 
 
+PACKET_LIMIT_BYTES = 268_435_455
+"""Largest packet of the protocol (MQTT 5, 2.1.4)."""
 RANGES = (
     ("keepalive_s", 1, 65_535),
-    ("receive_maximum", 1, 65_535),
-    ("max_inflight", 1, 65_535),
-    ("max_outbox", 1, 65_535),
-    ("max_outbox_bytes", 1_024, 2**32),
-    ("max_queued", 1, 65_535),
-    ("max_running", 1, 65_535),
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
-    ("will_delay_s", 0, 2**32 - 1),
-    ("max_result_bytes", 1_024, 268_435_455),
-    ("journal_commit_messages", 1, 65_535),
-    ("journal_snapshot_bytes", 65_536, 2**32),
+    ("max_payload_bytes", 0, PACKET_LIMIT_BYTES),
+    ("max_result_bytes", 1_024, PACKET_LIMIT_BYTES),
     ("max_held_bytes", 0, 2**32),
-    ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
+    ("connect_timeout_s", 0.001, 3600),
+    ("hold_s", 0.001, 3600),
 )
 """Settings with a minimum and a maximum."""
-TIMES = (
-    *("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "subscribe_timeout_s", "publish_timeout_s"),
-    *("retry_min_s", "retry_max_s", "journal_commit_s", "hold_s"),
-)
-"""Settings of more than 0 and at most 3600 seconds."""
 PROTOCOLS = ("auto", "5", "3.1.1")
 SECURE_PORT, PLAIN_PORT = 8883, 1883
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -90,26 +80,6 @@ class MqttBroker:
     """PEM file of our client certificate for this broker."""
     key: str | None = None
     """PEM file of its key."""
-    protocol: str | None = None
-    """Protocol version, as in `[mqtt]`."""
-    keepalive_s: int | None = None
-    """Time without packets after which we send a ping."""
-    session_expiry_s: int | None = None
-    """Time for which the broker keeps our subscriptions and messages without a connection (MQTT 5)."""
-    connect_timeout_s: float | None = None
-    """Time for a TCP connection and its TLS handshake."""
-    subscribe_timeout_s: float | None = None
-    """Time for the broker's answer to our subscriptions."""
-    publish_timeout_s: float | None = None
-    """Time for the broker's PUBACK of a publication."""
-    reconnect_max_s: float | None = None
-    """Upper end of the random delays before reconnects."""
-    receive_maximum: int | None = None
-    """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
-    max_inflight: int | None = None
-    """Unacknowledged QoS 1 publications in flight."""
-    max_packet_bytes: int | None = None
-    """Largest packet that the broker may send us."""
     response_prefixes: tuple[str, ...] | None = None
     """Permitted prefixes of a Response Topic."""
     publish_topics: tuple[str, ...] | None = None
@@ -155,75 +125,73 @@ class MqttSettings:
     """Time without packets after which we send a ping; also the broker's time to answer a ping."""
     session_expiry_s: int = 86_400
     """Time for which the broker keeps our subscriptions and unacknowledged messages without a connection (MQTT 5)."""
-    will_delay_s: int = 5
-    """Time between a lost connection and the Will, `offline` (MQTT 5), so that short gaps are not published."""
     connect_timeout_s: float = 5.0
     """Time for a TCP connection and its TLS handshake; then for the answer to CONNECT (longer after failures, at most
     `keepalive_s`); then for the other connection, before `offline` is said."""
-    subscribe_timeout_s: float = 10.0
-    """Time for the broker's answer to our subscriptions; then the connection is made again."""
-    publish_timeout_s: float = 30.0
-    """Time for the broker's PUBACK of a publication; then the connection is made again."""
-    reconnect_min_s: float = 1.0
-    """Upper end of the first random delay before a reconnect; it doubles with every failure."""
-    reconnect_max_s: float = 60.0
-    """Upper end of every later delay; a connection that lasted this long resets the doubling."""
-    receive_maximum: int = 64
-    """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
-    max_inflight: int = 100
-    """Unacknowledged QoS 1 publications in flight, or the broker's Receive Maximum if that is less."""
-    max_outbox: int = 4_000
-    """Publications that the broker has not accepted at which messages are no longer read."""
-    max_outbox_bytes: int = 64 * 2**20
-    """Payload bytes that the broker has not accepted at which messages are no longer read."""
-    max_queued: int = 256
-    """QoS 1 jobs at which the socket is no longer read; QoS 0 jobs that may wait before the oldest is dropped."""
-    max_running: int = 32
-    """Inferences in progress at a time."""
     max_payload_bytes: int = 4 * 2**20
     """Largest payload that is decoded; a larger one is refused as TOO_LARGE."""
-    max_packet_bytes: int = 16 * 2**20
-    """Largest packet that the broker may send us; the connection ends before a larger one is read."""
     max_result_bytes: int = 256 * 2**10
     """Largest result of a route that is published; a larger one is refused as TOO_LARGE."""
-    max_topic_bytes: int = 1_024
-    """Longest topic or response topic that is accepted."""
     response_prefixes: tuple[str, ...] = ()
     """Permitted prefixes of a Response Topic; none: any topic that is not a gateway's own, routed or `$…`."""
     publish_topics: tuple[str, ...] = ()
     """Topic filters that bound where results, messages of rules and answers are published; none: no bound."""
     dedup_ttl_s: float = 120.0
     """Time for which an answered message is remembered, so that a repetition does not run again."""
-    dedup_entries: int = 4_096
-    """Messages that are remembered."""
-    dedup_bytes: int = 8 * 2**20
-    """Bytes of answers that are remembered."""
-    max_attempts: int = 3
-    """Runs after which a message is refused permanently, if it fails with INTERNAL or the broker refuses its answer."""
-    retry_min_s: float = 0.05
-    """Upper end of the first random delay before an overloaded or failed inference is tried again; it doubles."""
-    retry_max_s: float = 5.0
-    """Upper end of every later delay."""
-    error_repeat_s: float = 10.0
-    """Time between two errors of a window route whose model is unavailable, or two log lines of one refused topic."""
     hold_s: float = 600.0
     """Time for which messages wait for a model that loads; then the route's `model_away` applies."""
     max_held_bytes: int = 32 * 2**20
     """Memory, and about as much disk, of messages that wait for their model; the next is refused as UNAVAILABLE."""
     journal: bool = True
     """Keep samples of windows on the disk, from before their acknowledgement until their results are delivered."""
-    journal_commit_s: float = 0.05
-    """Least time between two syncs of the journal; samples that come meanwhile are synced together."""
-    journal_commit_messages: int = 16
-    """Messages that wait for the journal and end that time; at most as many as the broker has in flight to us."""
-    journal_snapshot_bytes: int = 4 * 2**20
-    """Growth of the journal after which it is replaced by what is still needed, or 4 times that if it is more."""
     home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)
     """Discovery by Home Assistant."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
     broker: tuple[MqttBroker, ...] = ()
     """Other brokers, by name (`brokers`)."""
+    will_delay_s: ClassVar[int] = 5
+    """Time between a lost connection and the Will, `offline` (MQTT 5), so that short gaps are not published."""
+    subscribe_timeout_s: ClassVar[float] = 10.0
+    """Time for the broker's answer to our subscriptions; then the connection is made again."""
+    publish_timeout_s: ClassVar[float] = 30.0
+    """Time for the broker's PUBACK of a publication; then the connection is made again."""
+    reconnect_min_s: ClassVar[float] = 1.0
+    """Upper end of the first random delay before a reconnect; it doubles with every failure."""
+    reconnect_max_s: ClassVar[float] = 60.0
+    """Upper end of every later delay; a connection that lasted this long resets the doubling."""
+    receive_maximum: ClassVar[int] = 64
+    """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
+    max_inflight: ClassVar[int] = 100
+    """Unacknowledged QoS 1 publications in flight, or the broker's Receive Maximum if that is less."""
+    max_outbox: ClassVar[int] = 4_000
+    """Publications that the broker has not accepted at which messages are no longer read."""
+    max_outbox_bytes: ClassVar[int] = 64 * 2**20
+    """Payload bytes that the broker has not accepted at which messages are no longer read."""
+    max_queued: ClassVar[int] = 256
+    """QoS 1 jobs at which the socket is no longer read; QoS 0 jobs that may wait before the oldest is dropped."""
+    max_running: ClassVar[int] = 32
+    """Inferences in progress at a time."""
+    max_topic_bytes: ClassVar[int] = 1_024
+    """Longest topic or response topic that is accepted."""
+    dedup_entries: ClassVar[int] = 4_096
+    """Messages that are remembered."""
+    dedup_bytes: ClassVar[int] = 8 * 2**20
+    """Bytes of answers that are remembered."""
+    max_attempts: ClassVar[int] = 3
+    """Runs after which a message is refused permanently, if it fails with INTERNAL or the broker refuses its answer."""
+    retry_min_s: ClassVar[float] = 0.05
+    """Upper end of the first random delay before an overloaded or failed inference is tried again; it doubles."""
+    retry_max_s: ClassVar[float] = 5.0
+    """Upper end of every later delay."""
+    error_repeat_s: ClassVar[float] = 10.0
+    """Time between two errors of a window route whose model is unavailable, or two log lines of one refused topic."""
+    journal_commit_s: ClassVar[float] = 0.05
+    """Least time between two syncs of the journal; samples that come meanwhile are synced together."""
+    journal_commit_messages: ClassVar[int] = 16
+    """Messages that wait for the journal and end that time; at most as many as the broker has in flight to us."""
+    journal_snapshot_bytes: ClassVar[int] = 4 * 2**20
+    """Growth of the journal after which it is replaced by what is still needed, or 4 times that if it is more."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt)."""
@@ -234,7 +202,6 @@ class MqttSettings:
                 raise _refused(key, f"must be between {least} and {most}, not {getattr(self, key)}")
         if self.protocol not in PROTOCOLS:
             raise _refused("protocol", f"must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r:.150}")
-        self._check_times()
         if bool(self.cert) != bool(self.key):
             raise _refused("cert" if self.key else "key", "missing; a client certificate needs both cert and key")
         if self.username and self.username_file:
@@ -245,10 +212,13 @@ class MqttSettings:
             if not prefix or set(prefix) & set("+#\0"):
                 raise _refused("response_prefixes", f"{prefix!r} must be the beginning of a topic, without + and #")
 
-    def _check_times(self) -> None:
-        for key in TIMES:
-            if not 0 < getattr(self, key) <= 3600:
-                raise _refused(key, f"must be more than 0 and at most 3600 seconds, not {getattr(self, key)}")
+    @property
+    def max_packet_bytes(self) -> int:
+        """Return the size of the largest packet that the broker may send; the connection ends before a larger one.
+
+        A payload that is too large can thus be read, and refused with an error.
+        """
+        return min(PACKET_LIMIT_BYTES, max(2**20, 4 * self.max_payload_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.settings import SIGNED
@@ -37,7 +38,7 @@ def compile_layout(layout: str) -> struct.Struct:
 
 
 QUOTA_TABLE = "mqtt.route.quota"
-RATE_LIMIT, BURST_LIMIT, SENSORS_LIMIT = 1_000_000, 10_000_000, 1_000_000
+RATE_LIMIT, BURST_LIMIT = 1_000_000, 10_000_000
 BURST_S = 10.0
 """Time whose messages may come at once if `burst` does not say how many."""
 _QUOTA_FORM = re.compile(r"(topic(\[\d{1,3}:?\])?|property\.\S+)?")
@@ -53,7 +54,7 @@ class MqttQuota:
     """Messages that a sensor may send at once, such as those that the broker kept for us; 0: those of 10 s."""
     by: str = ""
     """Name that a quota belongs to: topic, topic[i], topic[i:] or property.<name>; empty: as `sensor` of the route."""
-    max_sensors: int = 10_000
+    max_sensors: ClassVar[int] = 10_000
     """Sensors whose use is remembered; of more, the one that sent least recently begins with a full quota again."""
 
     def __post_init__(self) -> None:
@@ -63,7 +64,6 @@ class MqttQuota:
             ("messages_per_s", not self.messages_per_s and bool(self.burst or self.by), "more than 0 with burst or by"),
             ("burst", not 0 <= self.burst <= BURST_LIMIT, f"0 to {BURST_LIMIT} messages"),
             ("by", not _QUOTA_FORM.fullmatch(self.by), "topic, topic[i], topic[i:] or property.<name>"),
-            ("max_sensors", not 1 <= self.max_sensors <= SENSORS_LIMIT, f"1 to {SENSORS_LIMIT}"),
         ):
             if wrong:
                 raise ConfigurationError(f"must be {rule}, not {getattr(self, key)!r:.150}", table=QUOTA_TABLE, key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.frontends.mqtt.settings.results import EXPIRY_LIMIT_S
@@ -56,8 +57,6 @@ class RuleSettings:
     """Time after which the last message is published again if the state has not changed; 0: never."""
     min_interval_s: float = 0.0
     """Least time between two messages of one sensor; a change waits for it, and the last state counts."""
-    forget_s: float = 3600.0
-    """Time without results after which a sensor's state is forgotten, and no longer repeated."""
     topic: str = "edge/{gateway}/rules/{route}/{rule}/{sensor}"
     """Template of the topic."""
     payload: str = "value"
@@ -70,6 +69,8 @@ class RuleSettings:
     """Ask the broker to keep the last message of a topic."""
     expiry_s: int = 0
     """Message Expiry Interval (MQTT 5); 0: none."""
+    forget_s: ClassVar[float] = 3600.0
+    """Time without results after which a sensor's state is forgotten, and no longer repeated."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.rule)."""
@@ -131,12 +132,11 @@ class RuleSettings:
         )
 
     def _wrong_times(self) -> tuple[tuple[str, bool, str], ...]:
-        times = ("debounce_s", "heartbeat_s", "min_interval_s", "forget_s")
+        times = ("debounce_s", "heartbeat_s", "min_interval_s")
         counts = ("aggregate_results", "debounce_results")
         return (
             *((key, not 1 <= getattr(self, key) <= RESULTS_LIMIT, f"1 to {RESULTS_LIMIT} results") for key in counts),
             *((key, not 0 <= getattr(self, key) <= SECONDS_LIMIT, f"0 to {SECONDS_LIMIT:g} seconds") for key in times),
-            ("forget_s", not self.forget_s > 0, "more than 0 seconds"),
             ("aggregate_results", self.aggregate_results > 1 and not self.aggregate, "1 without aggregate"),
             ("heartbeat_s", 0 < self.heartbeat_s < 0.1, "0, or at least 0.1 seconds"),
             ("heartbeat_s", self.heartbeat_s > 0 and self.publish == "result", '0 together with publish = "result"'),

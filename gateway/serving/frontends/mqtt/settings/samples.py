@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 from gateway.common.domain.errors import ConfigurationError
@@ -40,10 +41,6 @@ class MqttTime:
     """Missing samples that fill_last and fill_linear insert; a longer gap begins another window."""
     resample: bool = False
     """Make samples at exactly `interval_s` by linear interpolation, for sensors whose rate is not the model's."""
-    future_limit_s: float = 3_600.0
-    """Time after its arrival beyond which the timestamp of a sample is refused: its clock is wrong."""
-    restart_s: float = 60.0
-    """Time by which a sample must be older than the last one to mean that the sensor's clock was set back."""
     max_pending_rows: int = 256
     """Samples of one sensor that wait for earlier ones; beyond it the earlier ones are given up."""
     join: str = "last"
@@ -56,6 +53,10 @@ class MqttTime:
     """Greatest distance between the time of a row and that of a sample whose value it takes; at most `lateness_s`."""
     join_lead: str = ""
     """Path or name of the channel whose samples have a row each; empty: the first one, or `resample` has the times."""
+    future_limit_s: ClassVar[float] = 3_600.0
+    """Time after its arrival beyond which the timestamp of a sample is refused: its clock is wrong."""
+    restart_s: ClassVar[float] = 60.0
+    """Time by which a sample must be older than the last one to mean that the sensor's clock was set back."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.time)."""

@@ -221,7 +221,7 @@ def test_a_reader_without_threads_inflates_at_once() -> None:
 
 def test_bodies_of_this_device_wait_in_their_order_and_keep_no_other_caller_waiting() -> None:
     size, order = 100, list[str]()
-    pool = Pools(ShareSettings(caller_bytes_percent=25, local_percent=0)).make_bytes("bytes", "", 8 * size)
+    pool = Pools(ShareSettings(local_percent=0)).make_bytes("bytes", "", 607)  # 33 %: 2 * size
     reader = BodyReader(RestSettings(), pool)
 
     async def one(name: str, caller: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.config import check_listeners, mqtt_brokers, parse_config, read_security
 from gateway.serving.frontends.mqtt.settings.broker import OWN, MqttBroker, MqttSettings, brokers
+from tests.simulators.constants import settings_with
 from tests.simulators.mqtt_gateway import FAST
 
 TWO = """
@@ -17,12 +18,10 @@ password_file = "/etc/local"
 ca = "/etc/local-ca.pem"
 keepalive_s = 7
 response_prefixes = ["replies/"]
-max_queued = 9
 home_assistant = {enabled = true}
 [[mqtt.broker]]
 name = "plant"
 url = "mqtts://plant.example"
-session_expiry_s = 0
 response_prefixes = []
 [[mqtt.route]]
 name = "a"
@@ -45,7 +44,7 @@ def test_each_broker_has_its_routes_and_inherits_what_is_not_set() -> None:
         ("plant", ["b"]),
     ]
     plant = found["plant"]
-    assert (plant.keepalive_s, plant.max_queued, plant.session_expiry_s, plant.response_prefixes) == (7, 9, 0, ())
+    assert (plant.keepalive_s, plant.response_prefixes) == (7, ())
     assert found["default"].response_prefixes == ("replies/",)
 
 
@@ -58,7 +57,7 @@ def test_no_credential_goes_to_a_broker_that_it_is_not_for() -> None:
 
 
 def test_the_broker_of_the_table_mqtt_alone_is_as_it_was() -> None:
-    settings = MqttSettings(url="mqtt://a", **FAST)
+    settings = settings_with(MqttSettings(url="mqtt://a"), **FAST)
     assert brokers(settings) == {"default": settings}
     assert brokers(MqttSettings()) == {}
 
@@ -77,7 +76,6 @@ def test_named_brokers_need_no_default_and_are_enough_to_serve() -> None:
         (BROKER.format("mqtt://b"), "mqtt.broker[plant].name: two brokers have this name"),
         ('[[mqtt.broker]]\nname = "x"\nurl = "mqtt://here:1883"\n', "mqtt.broker[x].url: 'mqtt://here:1883' is the"),
         ('[[mqtt.broker]]\nname = "x"\nurl = "http://a"\n', "mqtt.broker[x].url: 'http://a' is no broker address"),
-        ('[[mqtt.broker]]\nname = "x"\nurl = "mqtt://a"\nkeepalive_s = 0\n', "mqtt.broker[x].keepalive_s: must be"),
         ('[[mqtt.broker]]\nname = "x"\nurl = "mqtt://a"\ncert = "c"\n', "mqtt.broker[x].key: missing"),
         (ROUTE.format("a", "a", "default") + ROUTE.format("a", "b", "plant"), "mqtt.route[a].name: two routes"),
     ],

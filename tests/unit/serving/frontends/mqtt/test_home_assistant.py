@@ -21,6 +21,7 @@ from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
 from gateway.serving.tasks.interpreter import interpreter_of
+from tests.simulators.constants import settings_with
 from tests.simulators.mqtt_gateway import moves
 from tests.unit.serving.frontends.mqtt.test_results import model, out
 
@@ -189,7 +190,7 @@ def test_ids_have_no_other_characters_and_differ() -> None:
 
 def announcements(*routes: MqttRoute, **settings: Any) -> tuple[Announcements, Counter[str]]:
     counters: Counter[str] = Counter()
-    settings_ = HomeAssistantSettings(enabled=True, **settings)
+    settings_ = settings_with(HomeAssistantSettings(enabled=True), **settings)
     return Announcements(settings_, "gw", routes or (route(),), counters), counters
 
 
@@ -299,7 +300,6 @@ def test_our_own_message_is_no_document_of_the_broker() -> None:
         ("prefix", "edge/a"),
         ("prefix", "a/#"),
         ("max_sensors", 0),
-        ("birth_delay_s", -1.0),
     ],
 )
 def test_settings_that_cannot_work_are_refused(key: str, value: Any) -> None:

@@ -56,7 +56,7 @@ def test_a_packet_beyond_the_limit_is_refused_at_its_header(
             while (packet := reader.take()) is not None:
                 taken.append(packet)
 
-    with pytest.raises(PacketTooLargeError, match="max_packet_bytes"):
+    with pytest.raises(PacketTooLargeError, match="max_payload_bytes"):
         read_all(before + header)
     assert taken == sent
 

@@ -17,6 +17,7 @@ from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
 from gateway.serving.frontends.mqtt.session.sender import PACKET_TOO_LARGE
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import FAST, motion
 
@@ -80,7 +81,9 @@ class Bench:
         self.inference = SimulatedInference([identity(Datatype.FP32), motion()])
         self.inference.gate.clear()
         self.outlet, self.counters = Outlet(), Counter[str]()
-        settings = MqttSettings(url="mqtt://x", route=routes, **(FAST | {"max_running": 1, "max_queued": 1} | more))
+        settings = settings_with(
+            MqttSettings(url="mqtt://x", route=routes), **(FAST | {"max_running": 1, "max_queued": 1} | more)
+        )
         context = RouteContext(self.inference, settings, "gw", self.outlet, self.counters)
         self.pipeline = Pipeline(context, Router(routes, "gw"))
 

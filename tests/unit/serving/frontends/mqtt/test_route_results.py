@@ -23,6 +23,7 @@ from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.mqtt_gateway import simulated
 from tests.unit.serving.frontends.mqtt.test_results import ABC, fp32, model, out
 
@@ -55,7 +56,9 @@ class Rig:
         self, *rules: RuleSettings, max_sensors: int = 10, permitted: tuple[str, ...] = (), **result: Any
     ) -> None:
         self.outbox, self.now_ns, self.counters = Outbox(), 0, Counter[str]()
-        self.route = MqttRoute("r", ("a/+",), "m", max_sensors=max_sensors, result=ResultSettings(**result), rule=rules)
+        self.route = settings_with(
+            MqttRoute("r", ("a/+",), "m", result=ResultSettings(**result), rule=rules), max_sensors=max_sensors
+        )
         settings, topics = MqttSettings(max_result_bytes=2**16), PublishTopics(permitted, "gw", self.counters)
         context = RouteContext(simulated(), settings, "gw", self.outbox, self.counters, topics)
         self.results = RouteResults(self.route, context, lambda: self.now_ns)
@@ -77,12 +80,12 @@ class Rig:
 def test_every_placeholder_has_its_value() -> None:
     names = ("gateway", "route", "sensor", "model", "version", "variant", "id", "started_at", "ended_at", "label")
     template = "[" + ", ".join(f"{{{name}}}" for name in (*names, "score", "value")) + "]"
-    sent = Rig(template=template, user_properties=("x",)).result(B)
+    sent = Rig(template=template).result(B)
     assert sent is not None
     assert json.loads(sent.payload) == [
         *("gw", "r", "s", "m", "1", "v", "i-1", "1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.500Z", "b", 1.0, "b"),
     ]
-    assert (sent.content_type, sent.user) == ("application/json", (("x", "y"),))
+    assert (sent.content_type, sent.user) == ("application/json", (("traceparent", "t"),))
 
 
 def test_json_without_placeholders_is_a_template_too() -> None:

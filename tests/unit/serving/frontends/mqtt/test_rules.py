@@ -16,6 +16,7 @@ from gateway.serving.frontends.mqtt.outbound.contents import ResultPlan
 from gateway.serving.frontends.mqtt.outbound.rows import ResultRow, document_rows
 from gateway.serving.frontends.mqtt.outbound.rules import RouteRules
 from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 
 LABELS = ("still", "walk", "run")
@@ -181,7 +182,7 @@ def test_a_text_does_not_meet_a_threshold() -> None:
 
 
 def test_a_heartbeat_repeats_the_state_without_results() -> None:
-    played = Played(RuleSettings("r", heartbeat_s=10, forget_s=35))
+    played = Played(settings_with(RuleSettings("r", heartbeat_s=10), forget_s=35))
     played.result(0, labelled("walk"))
     played.result(12, labelled("walk"))
     played.result(15, labelled("run"))
@@ -238,7 +239,7 @@ def test_sensors_have_states_of_their_own_and_are_bounded() -> None:
 
 
 def test_a_sensor_that_was_silent_for_long_begins_without_state() -> None:
-    rules = RuleSettings("short", forget_s=5), RuleSettings("long", forget_s=50)
+    rules = settings_with(RuleSettings("short"), forget_s=5), settings_with(RuleSettings("long"), forget_s=50)
     played = Played(*rules)
     for second in (0, 20, 100):
         played.result(second, labelled("walk"))
@@ -257,13 +258,13 @@ drawn_rules = st.builds(
     publish=st.just("change"),
     heartbeat_s=st.sampled_from([0.0, 0.5, 3.0]),
     min_interval_s=st.sampled_from([0.0, 2.5]),
-    forget_s=st.sampled_from([4.0, 1000.0]),
 )
+forgetful_rules = st.builds(settings_with, drawn_rules, forget_s=st.sampled_from([4.0, 1000.0]))
 events = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.integers(0, 6), st.booleans()), max_size=40)
 
 
 @settings(max_examples=examples(200))
-@given(drawn_rules, events)
+@given(forgetful_rules, events)
 def test_for_any_results_the_bounds_hold(rule: RuleSettings, drawn: list[tuple[str, int, int, bool]]) -> None:
     played, second = Played(rule, max_sensors=2), 0.0
     for sensor, value, wait, accepts in drawn:
@@ -304,10 +305,9 @@ def test_for_any_results_the_bounds_hold(rule: RuleSettings, drawn: list[tuple[s
         ({"debounce_results": 0}, "debounce_results"),
         ({"publish": "enter"}, "publish"),
         ({"publish": "sometimes"}, "publish"),
+        ({"qos": 2}, "qos"),
         ({"heartbeat_s": 0.01}, "heartbeat_s"),
         ({"heartbeat_s": 1.0, "publish": "result"}, "heartbeat_s"),
-        ({"forget_s": 0.0}, "forget_s"),
-        ({"qos": 2}, "qos"),
         ({"payload": "json"}, "template"),
     ],
 )

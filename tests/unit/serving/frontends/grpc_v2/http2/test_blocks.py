@@ -10,6 +10,7 @@ from gateway.serving.frontends.grpc_v2.http2.blocks import KNOWN_BLOCK_BYTES, KN
 from gateway.serving.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
 from gateway.serving.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from tests.simulators.constants import settings_with
 
 
 class Counted:
@@ -26,7 +27,7 @@ class Counted:
 
 
 def blocks(read: Counted, **limits: int) -> Blocks:
-    return Blocks(Http2Limits(**limits), read, frozenset({b"a", b"k", b"bad"}))
+    return Blocks(settings_with(Http2Limits(), **limits), read, frozenset({b"a", b"k", b"bad"}))
 
 
 def test_a_block_that_touches_no_table_is_read_once() -> None:

@@ -18,6 +18,7 @@ from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.http2.requests import read_request
 from gateway.serving.frontends.grpc_v2.http2.streams import KEPT_CLOSED, ClosedStreams
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import (
     ASKED,
     HEAD,
@@ -38,7 +39,9 @@ from tests.simulators.http2_peer import (
 )
 
 END = frames.END_STREAM
-LIMITS = Http2Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
+LIMITS = settings_with(
+    Http2Limits(), max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535
+)
 frame = frames.frame
 
 
@@ -80,7 +83,7 @@ LATE = data(1, b"late") + headers(1, END, encode(((b"x", b"y"),)))
 
 @pytest.mark.parametrize("how", ["reset", "answered", "refused", "malformed"])
 def test_late_words_on_a_stream_that_we_closed_are_passed_over(how: str) -> None:
-    connection = welcomed(Http2Limits(max_streams=1))
+    connection = welcomed(settings_with(Http2Limits(), max_streams=1))
     if how == "reset":
         connection.reset(opened(connection), Code.CANCEL)
     elif how == "answered":
@@ -130,7 +133,7 @@ def test_late_words_keep_the_table_in_step() -> None:
 
 
 def test_late_words_are_not_free() -> None:
-    connection = welcomed(Http2Limits(controls_burst=50))
+    connection = welcomed(settings_with(Http2Limits(), controls_burst=50))
     connection.reset(opened(connection), Code.CANCEL)
     for _ in range(60):
         tell(connection, headers(1, 0, b""))

@@ -9,9 +9,12 @@ import pytest
 from gateway.serving.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.serving.frontends.grpc_v2.http2.guard import REFUSAL_PAYS_NS, Allowance, Guard
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import SECOND_NS
 
-LIMITS = Http2Limits(resets_burst=5, resets_per_s=2.0, controls_burst=5, controls_per_s=2.0, max_unread_bytes=100)
+LIMITS = settings_with(
+    Http2Limits(), resets_burst=5, resets_per_s=2.0, controls_burst=5, controls_per_s=2.0, max_unread_bytes=100
+)
 
 
 def calm(ask: Callable[[], None]) -> None:
@@ -98,7 +101,7 @@ def test_replies_that_nobody_reads() -> None:
 
 
 def test_work_without_an_answered_call_is_bounded_and_grows_with_time() -> None:
-    guard = Guard(Http2Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=5))
+    guard = Guard(settings_with(Http2Limits(), unanswered_work_ms=10, unanswered_work_per_s_ms=5))
     for _ in range(10):
         guard.work(SECOND_NS, 1_000_000)
     calm(lambda: guard.work(SECOND_NS, 1))
@@ -107,7 +110,7 @@ def test_work_without_an_answered_call_is_bounded_and_grows_with_time() -> None:
 
 
 def test_an_answered_call_pays_for_all_work_and_a_refused_one_for_its_own() -> None:
-    guard = Guard(Http2Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=1))
+    guard = Guard(settings_with(Http2Limits(), unanswered_work_ms=10, unanswered_work_per_s_ms=1))
     for number in range(1, 1000):
         guard.work(number, 9_000_000)
         guard.answered(number)

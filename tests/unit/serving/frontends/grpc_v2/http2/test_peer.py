@@ -17,6 +17,7 @@ from gateway.serving.frontends.grpc_v2.http2.events import StreamOpened
 from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_model import ASKED, Peers
 from tests.simulators.http2_peer import HEAD
 
@@ -113,7 +114,7 @@ def test_long_conversations(seed: int) -> None:
 
 def test_a_header_block_split_by_its_peer_is_one_request() -> None:
     """h2 says CONTINUATION where a block is larger than a frame."""
-    ours = Http2Connection(Http2Limits(max_header_bytes=100_000), read_request)
+    ours = Http2Connection(settings_with(Http2Limits(), max_header_bytes=100_000), read_request)
     theirs = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     theirs.initiate_connection()
     theirs.receive_data(b"".join(ours.take()))

@@ -29,6 +29,7 @@ from gateway.serving.frontends.grpc_v2.http2.events import StreamDropped, Stream
 from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import (
     ASKED,
     REQUEST,
@@ -44,7 +45,9 @@ from tests.simulators.http2_peer import (
 )
 
 END = frames.END_STREAM
-LIMITS = Http2Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
+LIMITS = settings_with(
+    Http2Limits(), max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535
+)
 P, S, F, C, W, CALM = (
     Code.PROTOCOL_ERROR,
     Code.STREAM_CLOSED,
@@ -247,7 +250,7 @@ def test_what_must_be_taken(_name: str, words: bytes, chunk: int) -> None:
 
 
 def test_more_data_than_the_connections_window() -> None:
-    connection = welcomed(Http2Limits(connection_window_bytes=65_536, stream_window_bytes=1 << 20))
+    connection = welcomed(settings_with(Http2Limits(), connection_window_bytes=65_536, stream_window_bytes=1 << 20))
     tell(connection, headers(1))
     tell(connection, frames.HEADER.pack(1, 1, frames.DATA, 0, 1))  # 65,537 bytes are announced
     assert connection.failed is not None

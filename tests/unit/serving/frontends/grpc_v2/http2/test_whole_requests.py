@@ -20,10 +20,12 @@ from gateway.serving.frontends.grpc_v2.http2.events import (
 from gateway.serving.frontends.grpc_v2.http2.hpack import encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.http2.requests import read_request
+from tests.simulators.constants import settings_with
 from tests.simulators.examples import examples
 from tests.simulators.http2_peer import ASKED, REQUEST, answer, data, headers, said, tell
 
-NARROW = Http2Limits(
+NARROW = settings_with(
+    Http2Limits(),
     max_streams=3,
     max_frame_bytes=20_000,
     stream_window_bytes=65_535,

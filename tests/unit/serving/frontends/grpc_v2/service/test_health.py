@@ -14,6 +14,7 @@ from gateway.serving.frontends.grpc_v2.service.load import Load
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.settings import ShareSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import SimulatedInference
 
 pytestmark = pytest.mark.asyncio
@@ -29,7 +30,7 @@ def inference():
 
 @pytest.fixture
 def health(inference):
-    settings = GrpcSettings(max_health_watches=4)
+    settings = settings_with(GrpcSettings(), max_health_watches=4)
     return HealthService(inference, Load(settings, Pools(ShareSettings(caller_percent=50))))
 
 

@@ -248,12 +248,6 @@ def test_settings_over_the_network_are_off(service, method):
     assert refused(service, method).fault is Fault.UNSUPPORTED
 
 
-def test_the_server_is_called_as_configured(inference, service):
-    named = InferenceService(inference, inference, inference, GrpcSettings(), server_name="line 4, camera")
-    assert call(named, "ServerMetadata").name == "line 4, camera"
-    assert call(service, "ServerMetadata").name == "edge-inference-gateway"
-
-
 def test_only_what_works_is_advertised(service):
     extensions = set(call(service, "ServerMetadata").extensions)
     assert {"classification", "statistics", "model_repository"} <= extensions

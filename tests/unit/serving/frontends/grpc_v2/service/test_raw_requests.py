@@ -21,6 +21,7 @@ from gateway.serving.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.serving.frontends.grpc_v2.transport.stream_requests import StreamRequests
 from gateway.serving.frontends.pools import Pools
+from tests.simulators.constants import settings_with
 from tests.simulators.engine_rig import Rig, X, manifest, measured
 from tests.simulators.grpc_gateway import UNDIVIDED
 
@@ -70,8 +71,9 @@ async def served(**settings: Any) -> AsyncIterator[Gateway]:
     rig.trials["a"] = measured(10.0, 1.0)
     await rig.serve(manifest(), manifest("n", inputs=(replace(X, finite=True),)))
     pools = Pools(UNDIVIDED)
-    service = InferenceService(rig.engine, rig.engine, rig.engine, GrpcSettings(**settings), pools=pools)  # type: ignore[arg-type]
-    server = GrpcServer(service, GrpcSettings(**settings), Security())
+    given = settings_with(GrpcSettings(), **settings)
+    service = InferenceService(rig.engine, rig.engine, rig.engine, given, pools=pools)  # type: ignore[arg-type]
+    server = GrpcServer(service, given, Security())
     (address,) = await server.start([Address("127.0.0.1", 0)])
     async with grpc.aio.insecure_channel(str(address)) as channel:
         gateway = Gateway(rig, channel)

@@ -12,6 +12,7 @@ from gateway.serving.frontends.grpc_v2.codec import protocol
 from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
 from gateway.serving.frontends.grpc_v2.service.reflection import ReflectionStream
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators.constants import settings_with
 from tests.simulators.inference import SimulatedInference
 
 SERVICES = (*protocol.SERVICES, *protocol.REFLECTION)
@@ -39,7 +40,7 @@ def question(version, **fields):
 
 
 def stream(pool=None, **settings):
-    return ReflectionStream(pool or protocol.pool(), SERVICES, GrpcSettings(**settings))
+    return ReflectionStream(pool or protocol.pool(), SERVICES, settings_with(GrpcSettings(), **settings))
 
 
 def ask(version, pool=None, **fields):

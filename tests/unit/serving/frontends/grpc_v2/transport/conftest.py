@@ -13,12 +13,13 @@ import pytest
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators import grpc_gateway
+from tests.simulators.constants import settings_with
 
 THREAD_S = 15.0
 TURNS = 200
 """Turns of the loop that an end may take to be dealt with."""
 
-PATIENT = Http2Limits(max_ping_strikes=10_000, controls_burst=100_000)
+PATIENT = settings_with(Http2Limits(), max_ping_strikes=10_000, controls_burst=100_000)
 """Test clients ask for signs of life as often as they like."""
 Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
 
@@ -45,7 +46,7 @@ def served(no_search: None) -> Serve:
         }
         given.setdefault("http2", PATIENT)
         before = asyncio.all_tasks()
-        async with grpc_gateway.serving(settings=GrpcSettings(**given), **own) as gateway:
+        async with grpc_gateway.serving(settings=settings_with(GrpcSettings(), **given), **own) as gateway:
             yield gateway
             await nothing_left(gateway)
         await until(lambda: not asyncio.all_tasks() - before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.grpc_v2.calls import INFER
 from gateway.serving.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.serving.frontends.grpc_v2.transport.replies import CODES
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_client import (
     LIVE,
     LOAD,
@@ -157,7 +157,7 @@ async def test_compressed_requests(served: Serve, size: int) -> None:
 
 
 async def test_a_thousand_streams_of_one_connection(served: Serve) -> None:
-    limits = replace(PATIENT, max_streams=1000)
+    limits = settings_with(PATIENT, max_streams=1000)
     async with served(), served(http2=limits) as gateway, connected(gateway.addresses[0]) as client:
         gateway.inference.gate.clear()
         numbers = []
@@ -328,7 +328,7 @@ async def test_more_calls_than_there_may_be(served: Serve) -> None:
 
 
 async def test_more_streams_than_there_may_be(served: Serve) -> None:
-    limits = replace(PATIENT, max_streams=2)
+    limits = settings_with(PATIENT, max_streams=2)
     async with served(http2=limits) as gateway, connected(gateway.addresses[0], greet=False) as client:
         gateway.inference.gate.clear()
         numbers = [client.ask(INFER, infer_request()) for _ in range(3)]

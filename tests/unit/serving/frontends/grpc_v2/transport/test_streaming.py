@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from gateway.serving.frontends.grpc_v2.framing import prefixed
 from gateway.serving.frontends.grpc_v2.transport.replies import CODES
+from tests.simulators.constants import settings_with
 from tests.simulators.grpc_client import STREAM, WATCH, Client, Codes, Reply, connected, framed, infer_request
 
 from .conftest import PATIENT, Serve, nothing_left, until
@@ -97,7 +97,7 @@ async def test_messages_behind_a_refused_one_are_not_read(served: Serve) -> None
 async def test_a_slow_method_slows_its_caller(served: Serve) -> None:
     """Requests that are not taken hold the window; none is lost."""
     async with (
-        served(stream_in_flight=1, http2=replace(PATIENT, stream_window_bytes=WINDOW)) as gateway,
+        served(stream_in_flight=1, http2=settings_with(PATIENT, stream_window_bytes=WINDOW)) as gateway,
         connected(gateway.addresses[0]) as client,
     ):
         gateway.inference.gate.clear()

@@ -19,6 +19,7 @@ from gateway.serving.frontends.grpc_v2.codec.patterns import Raw
 from gateway.serving.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, MessageMemory
 from gateway.serving.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.serving.frontends.grpc_v2.transport.unary import decompressed, one_request
+from tests.simulators.constants import settings_with
 from tests.simulators.infer_messages import message_memory_of
 
 pytestmark = pytest.mark.asyncio
@@ -31,7 +32,9 @@ class Owner:
     """Connection, as far as `decompressed` uses it."""
 
     message_memory: MessageMemory = field(default_factory=lambda: message_memory_of(8_000_000))
-    decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
+    decoding: DecodePool = field(
+        default_factory=lambda: DecodePool(settings_with(EngineSettings(), decode_inline_us=0))
+    )
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
         return self.message_memory.take(size, 0, info, filled=size)[0]
