@@ -11,7 +11,11 @@ INSTALL := packaging/install.py
 SUITE ?= bookworm
 ARCH ?= amd64
 
-.PHONY: install uninstall deb lock-build debian-boot debian-arm64
+# Folder of the apt repository, and fingerprints of the keys that gpg signs it with
+REPO ?= dist/apt
+KEY ?=
+
+.PHONY: install uninstall deb apt-repo lock-build debian-boot debian-arm64
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
 	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
@@ -24,6 +28,10 @@ deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, noble or tri
 	@packaging/debian-packages debhelper dpkg-dev zstd
 	@$(BIN)/python -B packaging/deb.py --suite $(SUITE) --arch $(ARCH)
 
+apt-repo: ## put the packages of dist/ into a signed apt repository: KEY=FINGERPRINT, REPO=dist/apt
+	@packaging/debian-packages reprepro gnupg
+	@packaging/apt-repo dist "$(REPO)" $(KEY)
+
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
@@ -31,7 +39,7 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 # The test that boots the unit needs systemd-nspawn.
 test-long: debian-boot
 debian-boot:
-	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd lintian
+	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg
 
 # The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64

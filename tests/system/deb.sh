@@ -7,10 +7,20 @@ mkdir -p "$root/result" "$root/etc/systemd/system"
 cat > "$root/result.sh" <<'INSIDE'
 cd /result || exit 1
 exec 2> errors
-old=/debs/0.2.0 new=/debs/0.2.1
+old=/debs/0.2.0
 export DEBIAN_FRONTEND=noninteractive
 ready() { for _ in $(seq 600); do curl -sf http://127.0.0.1:8000/v2/health/ready >/dev/null && return; sleep 0.2; done; }
-dpkg -i $old/edge-gateway_*.deb $old/edge-agent_*.deb > dpkg.install
+keys=/etc/apt/keyrings/edge-inference-gateway.asc
+mkdir -p /etc/apt/keyrings
+cp /srv/old/edge-inference-gateway.asc $keys
+# use NAME: take packages from this repository; says whether apt trusts it.
+use() {
+    echo "deb [signed-by=$keys] file:/srv/$1 bookworm main" > /etc/apt/sources.list
+    if apt-get -o APT::Update::Error-Mode=any update > "apt.$1" 2>&1; then echo yes; else echo no; fi > "trusted.$1"
+}
+install() { apt-get -y -o Dpkg::Options::=--force-confold --no-install-recommends "$@"; }
+use old
+install install edge-gateway edge-agent > dpkg.install
 ready
 systemctl is-active edge-gateway > active
 systemctl is-active edge-agent > agent
@@ -19,11 +29,15 @@ models=/usr/share/edge-gateway/models
 edge-gateway infer meter-reader --npz $models/meter-reader/1/golden.npz --url 127.0.0.1:8000 --output json > infer
 edge-software status > software 2>&1
 edge-gateway doctor > runtimes.before
-dpkg -i $old/edge-gateway-openvino_*.deb > dpkg.openvino
+install install edge-gateway-openvino > dpkg.openvino
 sleep 1; ready
 edge-gateway doctor > runtimes.after
 echo '# changed here' >> /etc/edge-gateway/edge-gateway.toml
-dpkg -i $new/edge-gateway_*.deb $new/edge-agent_*.deb $new/edge-gateway-openvino_*.deb > dpkg.upgrade
+use stranger
+use both
+install upgrade > dpkg.upgrade
+cp /srv/both/edge-inference-gateway.asc $keys
+use rotated
 ready
 edge-gateway --version > version.after
 curl -s http://127.0.0.1:8000/v2 | sed 's/.*"version": *"\([^"]*\)".*/\1/' | tr -d '\n' > served.after
@@ -32,7 +46,7 @@ dpkg -i $old/edge-gateway_*.deb $old/edge-agent_*.deb $old/edge-gateway-openvino
 ready
 edge-gateway --version > version.down
 (cd /usr/lib/edge-gateway/lib/python3*/site-packages && ls -d pip faker polyfactory openvino_telemetry */tests) > unwanted 2>/dev/null
-dpkg --purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
+install purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
 ls -d /usr/lib/edge-gateway /etc/edge-gateway /var/lib/edge-gateway /var/lib/edge-agent /usr/share/edge-gateway > left 2>/dev/null
 getent passwd > users
 touch end

@@ -1,6 +1,6 @@
-"""Debian packages in a booted Debian 12: install, serve, add a runtime, upgrade, downgrade, purge.
+"""Debian packages in a booted Debian 12, from a signed apt repository: install, add a runtime, upgrade, downgrade, purge.
 
-Needs root, mmdebstrap and systemd-nspawn.
+Needs root, mmdebstrap, reprepro and systemd-nspawn.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 LIMIT_S = 1500.0
 INCLUDED = "systemd,systemd-sysv,dbus,python3,udev,libstdc++6,libgomp1,procps,curl"
 OLD, NEW = "0.2.0", "0.2.1"
+REPOSITORIES = {"old": (OLD, "one"), "both": (NEW, "one", "two"), "rotated": (NEW, "two"), "stranger": (NEW, "three")}
+"""Repositories: version and keys that sign it."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,10 @@ def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     root = folder / "root"
     run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={INCLUDED}", "bookworm", root, limit_s=LIMIT_S)
     shutil.copytree(packages, root / "debs")
+    for name, (version, *keys) in REPOSITORIES.items():
+        made = [_key(folder / "gnupg", key) for key in keys]
+        environ = {**os.environ, "GNUPGHOME": str(folder / "gnupg")}
+        run(REPOSITORY / "packaging/apt-repo", packages / version, root / "srv" / name, *made, env=environ)
     script = Path(__file__).with_name("deb.sh")
     done = run("unshare", "--mount", "bash", script, root, check=False, limit_s=LIMIT_S)
     result = root / "result"
@@ -65,6 +71,16 @@ def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     answers = {file.name: file.read_text() for file in result.iterdir()}
     shutil.rmtree(folder)
     return answers
+
+
+def _key(home: Path, name: str) -> str:
+    """Return the fingerprint of a key, which is made if it is absent."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    gpg = ("gpg", "--homedir", home, "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", "")
+    if run(*gpg, "--list-keys", name, check=False).returncode:
+        run(*gpg, "--quick-generate-key", f"{name} <{name}@example.invalid>", "ed25519", "sign", "1y")
+    listed = run(*gpg, "--list-keys", "--with-colons", name).stdout
+    return next(line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr"))
 
 
 def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str]) -> None:
@@ -96,3 +112,8 @@ def test_the_installer_of_versions_leaves_packages_to_dpkg(seen: dict[str, str])
 
 def test_no_program_of_a_developer_is_installed(seen: dict[str, str]) -> None:
     assert seen["unwanted"] == ""
+
+
+def test_keys_of_the_repository_are_rotated(seen: dict[str, str]) -> None:
+    """A device that trusts the first key takes the second one from a repository that both sign."""
+    assert [seen[f"trusted.{name}"] for name in REPOSITORIES] == ["yes\n", "yes\n", "yes\n", "no\n"]
