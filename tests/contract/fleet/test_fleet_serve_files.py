@@ -12,9 +12,10 @@ PROGRAM = """
 import logging, resource
 from fleet.cli.serve import _allow_files
 from fleet.controller.serving.settings import ServingSettings
+from tests.simulators.constants import settings_with
 logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 400))
-_allow_files(ServingSettings(max_connections={connections}, max_handshakes=10, max_requests=20))
+_allow_files(settings_with(ServingSettings(max_connections={connections}), max_handshakes=10, max_requests=20))
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

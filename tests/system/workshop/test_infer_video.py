@@ -129,9 +129,8 @@ def test_the_table_shows_frames_and_latencies(gateway, street):
 
 
 def test_the_configured_gateway_is_found_and_its_socket_preferred(gateway, street):
-    gateway.config_file.write_text(
-        f'{QUIET}{SHORT_TRIALS}{SHARED}[http]\nlisten = ["{gateway.http}", "{socket_of(gateway)}"]\n'
-    )
+    listen = f'[http]\nlisten = ["{gateway.http}", "{socket_of(gateway)}"]\n'
+    gateway.config_file.write_text(f"{gateway.config_file.read_text()}{listen}")
     done = infer("street", "--video", street, "--rate", "max", "--config", gateway.config_file)
     assert f"at {socket_of(gateway)}" in done.stdout
 
