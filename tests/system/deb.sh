@@ -29,9 +29,11 @@ models=/usr/share/edge-gateway/models
 edge-gateway infer meter-reader --npz $models/meter-reader/1/golden.npz --url 127.0.0.1:8000 --output json > infer
 edge-software status > software 2>&1
 edge-gateway doctor > runtimes.before
+systemctl show edge-gateway --value -p MainPID > pid.before
 install install edge-gateway-openvino > dpkg.openvino
-sleep 1; ready
+ready
 edge-gateway doctor > runtimes.after
+systemctl show edge-gateway --value -p MainPID > pid.after
 echo '# changed here' >> /etc/edge-gateway/edge-gateway.toml
 use stranger
 use both

@@ -1,4 +1,4 @@
-"""Debian packages in a booted Debian 12, from a signed apt repository: install, add a runtime, upgrade, downgrade, purge.
+"""Debian packages in a booted Debian 12, from a signed repository: install, add a runtime, upgrade, downgrade, purge.
 
 Needs root, mmdebstrap, reprepro and systemd-nspawn.
 """
@@ -90,8 +90,9 @@ def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str
 
 
 def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str]) -> None:
-    assert "openvino" not in seen["runtimes.before"]
-    assert "openvino" in seen["runtimes.after"]
+    assert "✗ runtime openvino" in seen["runtimes.before"]
+    assert "✓ runtime openvino" in seen["runtimes.after"]
+    assert seen["pid.before"] != seen["pid.after"], "the service was not restarted"
 
 
 def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, str]) -> None:
