@@ -16,13 +16,14 @@ from tests.simulators.http2_peer import WELCOME
 from tests.simulators.http2_work import CLASSES, Work
 
 MODULE = "tests.attack.test_costly_bytes"
+ALL = "all costly bytes at once"
 ATTACKS = {
     "blocks of index bytes": Attack(f"{MODULE}:index_bytes", processes=PROCESSES),
     "large header lists": Attack(f"{MODULE}:large_lists", processes=PROCESSES),
     "table churn": Attack(f"{MODULE}:table_churn", processes=PROCESSES),
     "DATA of 1 byte": Attack(f"{MODULE}:tiny_data", processes=PROCESSES),
     "DATA on closed streams": Attack(f"{MODULE}:late_data", processes=PROCESSES),
-    "all costly bytes at once": Attack(f"{MODULE}:everything", processes=PROCESSES),
+    ALL: Attack(f"{MODULE}:everything", processes=PROCESSES),
 }
 
 
@@ -64,6 +65,8 @@ def _words(work: Work) -> Words:
     return lambda: itertools.chain((WELCOME, work.first), map(work.words, itertools.count(1001, 2)))
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == ALL else pytest.mark.long) for name in ATTACKS]
+)
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
     check_harmless(ATTACKS[name], tmp_path)

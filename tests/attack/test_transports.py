@@ -19,6 +19,8 @@ EACH = {
 
 
 @pytest.mark.parametrize("over", ["tls", "unix"])
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == test_costly_bytes.ALL else pytest.mark.long) for name in EACH]
+)
 def test_well_behaved_clients_are_served_meanwhile(name: str, over: str, tmp_path: Path) -> None:
     check_harmless(EACH[name], tmp_path, over)

@@ -42,6 +42,7 @@ QUICK = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # two C++ programs are built
 def test_a_short_pass_uses_every_server_and_every_tool() -> None:
     rows = measured(*QUICK)

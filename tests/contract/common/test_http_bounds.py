@@ -50,7 +50,10 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param == "fleet":
         get = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         return Port(
-            lambda **bounds: controlling(tmp_path, settings=settings_with(ServingSettings(), **bounds)), get, "/", late=b"expired"
+            lambda **bounds: controlling(tmp_path, settings=settings_with(ServingSettings(), **bounds)),
+            get,
+            "/",
+            late=b"expired",
         )
     if request.param == "rest, direct":
         monkeypatch.setattr(direct, "DirectConnection", AtOnce)
