@@ -63,7 +63,7 @@ def requirements_text(wheels: Sequence[tuple[Path, str]]) -> str:
 
 
 def launcher_text(name: str, package: str) -> str:
-    """Return the program `name`, which runs a package in the environment beside it."""
+    """Return the program `name`, which runs a package in the environment that holds it."""
     return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")
 
 
