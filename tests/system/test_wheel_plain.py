@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
+def pip(programs: Path) -> str:
+    """Return the command of pip for an environment of uv, which has none of its own."""
+    return f"python3 -m pip --python {programs.parent}"
+
+
 def said(folder: Path, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environ = clean_environment(XDG_STATE_HOME=str(folder / "state"), HOME=str(folder))
     return run(program, *arguments, check=False, cwd=folder, env=environ)
@@ -74,7 +80,7 @@ def test_every_program_has_the_one_version_and_help_for_every_verb(
 def test_a_missing_extra_is_named(programs: Path, tmp_path: Path, program: str, extra: str, arguments: str) -> None:
     done = said(tmp_path, programs / program, *arguments.split())
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"is not installed; pip install 'edge-inference-gateway[{extra}]'")
+    assert line.endswith(f"is not installed; {pip(programs)} install 'edge-inference-gateway[{extra}]'")
     assert (done.returncode, line.startswith(f"{program}: the Python package ")) == (3, True)
 
 
@@ -82,10 +88,10 @@ def test_doctor_and_explain_name_missing_runtimes(programs: Path, tmp_path: Path
     done = said(tmp_path, programs / "edge-gateway", "doctor", "--json")
     remedies = {found["subject"]: found["remedy"] for found in json.loads(done.stdout)["findings"]}
     for runtime in ("onnx", "openvino", "litert"):
-        assert f"pip install 'edge-inference-gateway[{runtime}]'" in remedies[f"runtime {runtime}"]
+        assert f"install 'edge-inference-gateway[{runtime}]'" in remedies[f"runtime {runtime}"]
     told = said(tmp_path, programs / "edge-gateway", "explain", "meter-reader", "--json")
     assert json.loads(told.stdout)["chosen"] == "reference"
-    assert "pip install 'edge-inference-gateway[onnx]'" in told.stdout
+    assert "install 'edge-inference-gateway[onnx]'" in told.stdout
 
 
 def test_the_daemon_serves_by_what_is_there_and_names_what_is_not(programs: Path, tmp_path: Path) -> None:
@@ -99,4 +105,14 @@ def test_the_daemon_serves_by_what_is_there_and_names_what_is_not(programs: Path
         chosen = daemon.wait_logged("variant chosen", model="meter-reader")
         log = daemon.log
     assert chosen["variant"] == "reference"
-    assert "pip install 'edge-inference-gateway[onnx]'" in log
+    assert "install 'edge-inference-gateway[onnx]'" in log
+
+
+def test_the_command_that_is_named_adds_the_extra(programs: Path, tmp_path: Path) -> None:
+    """The last test: it adds a package to the environment of the others."""
+    pulled = ("models", "pull", f"http://127.0.0.1:1/m.onnx#sha256={'0' * 64}")
+    done = said(tmp_path, programs / "edge-gateway", *pulled)
+    assert "urllib3 is not installed" in done.stderr
+    command = shlex.split(done.stderr.rpartition("; ")[2])
+    run(Path(sys.executable), *command[1:], "--quiet", "--disable-pip-version-check", cwd=tmp_path)
+    assert "is not installed" not in said(tmp_path, programs / "edge-gateway", *pulled).stderr

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import CPU
 
 
@@ -86,7 +87,7 @@ _SPECS = (
         "onnx",
         "gateway.serving.runtimes.onnx:OnnxRuntime",
         (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-rocm")),),
-        "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
+        f"{HERE.adding('onnx')} (for NVIDIA GPUs: {HERE.adding('onnx-cuda')})",
         (".onnx",),
         (CPU, "nvidia-gpu", "nvidia-jetson-gpu", "amd-gpu", "intel-gpu", "intel-npu", "qualcomm-dsp"),
         {
@@ -101,7 +102,7 @@ _SPECS = (
         "openvino",
         "gateway.serving.runtimes.openvino:OpenVinoRuntime",
         (Package("openvino", ("openvino",)),),
-        "pip install 'edge-inference-gateway[openvino]'",
+        HERE.adding("openvino"),
         (".xml",),
         (CPU, "intel-gpu", "intel-npu"),
         {"intel-gpu": ("GPU",), "intel-npu": ("NPU",)},
@@ -111,7 +112,7 @@ _SPECS = (
         "litert",
         "gateway.serving.runtimes.litert:LiteRtRuntime",
         (Package("ai_edge_litert", ("ai-edge-litert",)), Package("tflite_runtime", ("tflite-runtime",))),
-        "pip install 'edge-inference-gateway[litert]'",
+        HERE.adding("litert"),
         (".tflite",),
         devices={"coral-usb": ("EDGETPU",), "coral-pcie": ("EDGETPU",)},
         exclusive=("coral-usb", "coral-pcie"),
@@ -122,7 +123,7 @@ _SPECS = (
         "reference",
         "gateway.serving.runtimes.reference:ReferenceRuntime",
         (Package("numpy", ("numpy",)),),
-        "pip install numpy",
+        HERE.adding(""),
     ),
 )
 RUNTIMES: Mapping[str, RuntimeSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import CPU, Accelerator, Inventory, Rung
 from gateway.common.domain.manifest import LEVELS, ModelManifest, Variant
 from gateway.common.domain.profile import LadderStep, Profile
@@ -287,7 +288,8 @@ def _plugin_obstacle(
         return ""
     status = runtimes[variant.runtime].plugins.get(provider)
     if status is None:
-        return f"{provider} is not installed; pip install {RUNTIMES[variant.runtime].plugin(provider).distributions[0]}"
+        missing = RUNTIMES[variant.runtime].plugin(provider).distributions[0]
+        return f"{provider} is not installed; {HERE.pip} install {missing}"
     if status.problem:
         return f"{status.problem}; {status.remedy}"
     lacks = status.accelerators is not None and accelerator not in status.accelerators

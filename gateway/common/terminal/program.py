@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import NoReturn
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.installation import HERE
 from gateway.common.terminal.tables import plain
 
-DISTRIBUTION = "edge-inference-gateway"
 EXTRAS = {
     "ai_edge_quantizer": "workshop",
     "av": "camera",
@@ -131,9 +131,7 @@ class Program:
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
-        extra = self.extra or EXTRAS.get(module, "")
-        wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
-        return f"the Python package {module} is not installed; pip install '{wanted}'"
+        return f"the Python package {module} is not installed; {HERE.adding(self.extra or EXTRAS.get(module, ''))}"
 
     def _warning_line(self, message: Warning | str) -> str:
         """Return a warning for users, such as a setting that was renamed, as one line."""

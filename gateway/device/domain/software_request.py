@@ -12,11 +12,10 @@ from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 REQUEST_LIMIT_BYTES = 16_384
 """Longest request that is read."""
 EVIDENCE_LIMIT = 8
-PACKAGED = "/usr/lib/edge-gateway"
-"""Environment of the Debian packages. Who installed a version owns it: dpkg, or the installer of new versions."""
 PACKAGES_OWN = (
     "Debian packages own the programs of this device: upgrade those with apt-get, or remove them and run make install"
 )
+"""Refusal of the installer of new versions: who installed a version owns it."""
 
 
 @dataclass(frozen=True, slots=True)

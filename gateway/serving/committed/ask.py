@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway.common.domain.activation import Activation, activation_document
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.store.active import Active, active_bytes
 from gateway.serving.committed.release_verifier import SignatureProblems
 from gateway.serving.committed.settings import SignedReleaseSettings
@@ -69,7 +70,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
             await process.wait()
     if process.returncode != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
-        hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
+        hint = f"; {HERE.adding('agent')}" if "No module named" in spoken else ""
         raise _undecided(f"the process that verifies them ended with {process.returncode}: {spoken}{hint}")
     return dict(json.loads(output))
 

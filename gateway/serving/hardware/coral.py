@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Accelerator, Rung
 from gateway.serving.hardware.board import PAGE_BYTES, page_bytes
 from gateway.serving.hardware.bus import PciDevice, UsbDevice, class_node, pci_devices, usb_devices
@@ -29,7 +30,7 @@ PCI_ACCESS = NodeAccess("apex", 'SUBSYSTEM=="apex", GROUP="apex", MODE="0660"')
 _NEEDS = Needs(
     libraries=(("libedgetpu.so.1",),),
     library_remedy="install the Edge TPU library built for your LiteRT: package libedgetpu1-std",
-    runtime_remedy="install LiteRT in addition to libedgetpu1-std: pip install 'edge-inference-gateway[litert]', "
+    runtime_remedy=f"install LiteRT in addition to libedgetpu1-std: {HERE.adding('litert')}, "
     "and stop any other process that uses this TPU",
 )
 NEEDS = {"coral-usb": _NEEDS, "coral-pcie": _NEEDS}

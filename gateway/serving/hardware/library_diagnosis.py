@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Accelerator, Inventory, Rung, RuntimeListing
 from gateway.common.domain.runtimes import RUNTIMES, RuntimeSpec
 from gateway.serving.hardware.families import NEEDS
@@ -78,5 +79,5 @@ def _listed(kind: str, spec: RuntimeSpec, needs: Needs, listing: RuntimeListing)
     if listed := [device for device in listing.devices if re.split(r"\.| by ", device)[0] in names]:
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
-    installs = [f"pip install {plugin.distributions[0]}" for plugin in spec.plugins_on(kind)] + [spec.remedy]
+    installs = [f"{HERE.pip} install {plugin.distributions[0]}" for plugin in spec.plugins_on(kind)] + [spec.remedy]
     return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or installs[0])

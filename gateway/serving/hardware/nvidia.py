@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Accelerator, Rung
 from gateway.serving.hardware.bus import DISPLAY_CLASSES, PciDevice, pci_devices
 from gateway.serving.hardware.jetson import chip_of
@@ -29,8 +30,8 @@ NEEDS = {
         libraries=(("libcuda.so.1",),),
         library_remedy="install the driver's CUDA library: package libcuda1 (Debian) or libnvidia-compute of the "
         "driver's version (Ubuntu); in a container start it with --gpus all",
-        runtime_remedy="install the CUDA build in place of the plain one: pip uninstall onnxruntime, then "
-        "pip install 'edge-inference-gateway[onnx-cuda]', which brings CUDA and cuDNN",
+        runtime_remedy="install the CUDA build, which brings CUDA and cuDNN, in place of the plain one: "
+        + HERE.replacing("onnxruntime", "onnx-cuda"),
     )
 }
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.runtimes import RUNTIMES, Package
 from gateway.common.domain.verdict import PluginStatus, RuntimeStatus
 
@@ -30,13 +31,10 @@ def telemetry() -> str:
     return "openvino-telemetry is installed, which reports usage to its vendor"
 
 
-REINSTALL = (
-    "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'edge-inference-gateway[onnx]' "
-    "(or [onnx-cuda] for NVIDIA GPUs)"
-)
+REINSTALL = f"{HERE.replacing('onnxruntime onnxruntime-gpu', 'onnx')} (for NVIDIA GPUs: {HERE.adding('onnx-cuda')})"
 _OBSTACLES: Mapping[str, tuple[Callable[[], str], str]] = {
     "onnx": (conflict, REINSTALL),
-    "openvino": (telemetry, f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"),
+    "openvino": (telemetry, f"{HERE.pip} uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"),
 }
 """Problem and remedy of an installed runtime that must not be imported, by its name."""
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import CPU
 from gateway.common.domain.runtimes import RUNTIMES, Plugin
 from gateway.common.domain.verdict import SessionBudget
@@ -89,7 +90,7 @@ def _devices(ort: ModuleType, plugin: Plugin, kind: str) -> Sequence[Any]:
 @cache
 def _register(ort: ModuleType, plugin: Plugin) -> None:
     """Register the library of a plugin, once in a process. Raises VariantError."""
-    remedy = f"install other versions of both, or pip uninstall {' '.join(plugin.distributions)}"
+    remedy = f"install other versions of both, or {HERE.pip} uninstall {' '.join(plugin.distributions)}"
     try:
         _ = ort.InferenceSession.get_provider_graph_assignment_info  # ONNX Runtime 1.24 or newer
         library = importlib.import_module(plugin.module).get_library_path()

@@ -11,19 +11,21 @@ from types import ModuleType
 from typing import Any
 
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import CPU
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.runtimes.onnx_plugins import add_plugin, plugin_remark
 
 NVIDIA_ACCELERATORS = ("nvidia-gpu", "nvidia-jetson-gpu")
-_NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
+_REMOVE = f"{HERE.pip} uninstall onnxruntime, then install"
+_NVIDIA_REMEDY = HERE.replacing("onnxruntime", "onnx-cuda")
 GPU_PROVIDERS = RUNTIMES["onnx"].devices
 """Execution providers by accelerator, the first choice first."""
 GPU_REMEDIES: Mapping[str, str] = {
     "nvidia-gpu": _NVIDIA_REMEDY,
-    "nvidia-jetson-gpu": "pip uninstall onnxruntime, then install NVIDIA's own onnxruntime-gpu wheel for this JetPack",
-    "amd-gpu": "pip uninstall onnxruntime, then install AMD's build of ONNX Runtime with MIGraphX",
+    "nvidia-jetson-gpu": f"{_REMOVE} NVIDIA's own onnxruntime-gpu wheel for this JetPack",
+    "amd-gpu": f"{_REMOVE} AMD's build of ONNX Runtime with MIGraphX",
 }
 LIBRARIES_CHARS = 500
 """Most characters that are told of libraries that cannot be loaded."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.verdict import (
@@ -79,7 +80,7 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
 async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSettings) -> PluginStatus:
     """Return what a plugin offers, or why it cannot be used; as it was, if a fault is temporary."""
     plugin, spec = status.plugins[provider], RUNTIMES[status.name].plugin(provider)
-    remedy = f"update the device's driver or the package, or pip uninstall {' '.join(spec.distributions)}"
+    remedy = f"update the device's driver or the package, or {HERE.pip} uninstall {' '.join(spec.distributions)}"
     try:
         found = await ask_child(Listing(status.name, provider), settings.deadline_s / 3, settings)
     except VariantError as error:

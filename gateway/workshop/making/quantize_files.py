@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.files.durable import make_folder, temporary, write_file
-from gateway.common.terminal.program import DISTRIBUTION, EXTRAS
+from gateway.common.terminal.program import EXTRAS
 from gateway.serving.runtimes.child import child_environment
 from gateway.serving.store.releases import MANIFEST
 from gateway.workshop.making.choices import VariantKind
@@ -57,7 +58,7 @@ def check_tools(kinds: Iterable[VariantKind]) -> None:
             if importlib.util.find_spec(package) is None:
                 extra = EXTRAS.get(package, kind.runtime)
                 problem = f"{kind.name} needs the Python package {package}, which is not installed; "
-                raise ConfigurationError(f"{problem}pip install '{DISTRIBUTION}[{extra}]', or leave it out with --only")
+                raise ConfigurationError(f"{problem}{HERE.adding(extra)}, or leave it out with --only")
 
 
 def read_record(folder: Path) -> QuantizeRecord:

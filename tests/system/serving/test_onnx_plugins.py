@@ -98,7 +98,7 @@ def test_a_broken_plugin_is_named_and_the_cpu_serves(place, tmp_path, fault, pro
     finding = " ".join(told(daemon, environ, "doctor", "--json").split())
     assert f"provider {PROVIDER}" in finding
     assert problem in finding
-    assert "or pip uninstall onnxruntime-ep-openvino" in finding
+    assert "-m pip uninstall onnxruntime-ep-openvino" in finding
 
 
 def test_a_verdict_is_of_one_version_of_the_plugin(place, tmp_path):

@@ -130,7 +130,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
     command = [COMMAND[0], "-c", script, "models", "pull", where, "--into", str(tmp_path / "models")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert "pip install 'edge-inference-gateway[pull]'" in done.stderr
+    assert f"-m pip install --editable '{ROOT}[pull]'" in done.stderr
 
 
 def halting(content: bytes, count: int, halted: list[Exchange]) -> Behaviour:

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 from gateway.common.domain.errors import UnreachableError
+from gateway.common.domain.installation import HERE
 from gateway.common.logs import get_logger
 from gateway.common.store.errors import StoreError
 from gateway.common.store.roots import read_bounded
 from gateway.device.agent import events
 from gateway.device.agent.settings import InstallerSettings
-from gateway.device.domain.software_request import PACKAGED, PACKAGES_OWN, Confirm, Request, request_line
+from gateway.device.domain.software_request import PACKAGES_OWN, Confirm, Request, request_line
 from gateway.device.domain.software_update import RECORD_LIMIT_BYTES, Phase, SoftwareUpdate, read_record
 
 LOOK_S = 0.2
@@ -39,7 +40,7 @@ def record(settings: InstallerSettings) -> SoftwareUpdate | None:
 
 def ask(settings: InstallerSettings, request: Request) -> SoftwareUpdate:
     """Send a request. Return the record after it. Raise UnreachableError, InstallerRefusedError."""
-    if sys.prefix == PACKAGED:
+    if HERE.is_packaged:
         raise InstallerRefusedError(PACKAGES_OWN)
     try:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.installation import HERE
 from gateway.common.store.errors import StoreError
 from gateway.common.trust.distrust import Distrust
-from gateway.device.domain.software_request import PACKAGED, PACKAGES_OWN
+from gateway.device.domain.software_request import PACKAGES_OWN
 from gateway.device.installer.places import VersionFolder
 from gateway.device.installer.record import InstallRecords
 
@@ -20,7 +21,7 @@ from gateway.device.installer.record import InstallRecords
 def home() -> VersionFolder:
     """Return the folder of versions that this program runs from. Raise ConfigurationError for another layout."""
     place = Path(sys.prefix)
-    if str(place) == PACKAGED:
+    if HERE.is_packaged:
         raise ConfigurationError(PACKAGES_OWN, file=str(place))
     if place.parent.name != "versions":
         problem = "this program does not run from an installed version; install it with make install"

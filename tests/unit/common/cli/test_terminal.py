@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.installation import HERE
 from gateway.common.terminal.program import Program, Verb
 from gateway.common.terminal.tables import (
     WORD_WIDTH,
@@ -122,11 +123,9 @@ def test_one_is_not_many(number, said) -> None:
     assert counted(number, "device") == said.replace("entries", "devices").replace("entry", "device")
 
 
-@pytest.mark.parametrize(
-    ("extra", "command"), [("fleet", "'edge-inference-gateway[fleet]'"), ("", "'edge-inference-gateway'")]
-)
+@pytest.mark.parametrize("extra", ["fleet", ""])
 def test_a_missing_package_is_named_with_the_command_that_adds_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, extra: str, command: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, extra: str
 ) -> None:
     program = Program("edge", "0", "", "fleet.cli", (), extra)
 
@@ -135,7 +134,7 @@ def test_a_missing_package_is_named_with_the_command_that_adds_it(
 
     monkeypatch.setattr(Program, "_carry_out", imports)
     assert program.main(["go"]) == 3
-    assert capsys.readouterr().err == f"edge: the Python package tuf is not installed; pip install {command}\n"
+    assert capsys.readouterr().err == f"edge: the Python package tuf is not installed; {HERE.adding(extra)}\n"
 
 
 @pytest.mark.parametrize("name", ["gateway.nowhere", "fleet.cli.none", None])

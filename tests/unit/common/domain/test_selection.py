@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Accelerator, Board, Cpu, Inventory, Rung
 from gateway.common.domain.profile import Budget, DeviceMatch, LadderStep, Profile
 from gateway.common.domain.selection import (
@@ -308,14 +309,14 @@ def test_a_step_may_name_its_providers_the_first_choice_first() -> None:
     assert providers_of("cpu", first, **plugins) == [(OPENVINO, ""), ("", "")]
     assert providers_of("cpu", {"providers": "CPUExecutionProvider"}, **plugins) == [("", "")]
     assert providers_of("cpu", first) == [("", "")]
-    missing = f"{OPENVINO} is not installed; pip install onnxruntime-ep-openvino"
+    missing = f"{OPENVINO} is not installed; {HERE.pip} install onnxruntime-ep-openvino"
     assert providers_of("cpu", only) == [(OPENVINO, missing)]
 
 
 @pytest.mark.parametrize(
     ("plugins", "reason"),
     [
-        ({}, f"{OPENVINO} is not installed; pip install onnxruntime-ep-openvino"),
+        ({}, f"{OPENVINO} is not installed; {HERE.pip} install onnxruntime-ep-openvino"),
         ({OPENVINO: PluginStatus("1.8.1", None, "it crashed", "remove it")}, "it crashed; remove it"),
         ({OPENVINO: PluginStatus("1.8.1", ("cpu",))}, f"{OPENVINO} 1.8.1 offers no intel-gpu on this device"),
     ],

@@ -15,6 +15,7 @@ import pytest
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.store.active import Active, active_bytes, write_active
 from gateway.common.store.errors import DamagedError
 from gateway.common.store.settings import LibrarySettings
@@ -195,7 +196,7 @@ def test_a_judge_without_its_library_says_what_to_install(
 ) -> None:
     (tmp_path / "tuf.py").write_text("raise ModuleNotFoundError(\"No module named 'tuf'\")\n")
     monkeypatch.setattr(ask, "_environment", lambda: {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    with pytest.raises(VariantError, match=r"pip install 'edge-inference-gateway\[agent\]'"):
+    with pytest.raises(VariantError, match=re.escape(HERE.adding("agent"))):
         read(store(device))
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Inventory, RuntimeListing
 from gateway.serving.hardware.library import LibraryAnswer
 from gateway.serving.hardware.library_diagnosis import climb, library_sets
@@ -75,7 +76,7 @@ def test_a_runtime_that_hung_or_is_absent(probed: Probed) -> None:
     listing = {"onnx": RuntimeListing(False, problem="hung for 20 s")}
     ok, detail, remedy = rung(climb(probed("nvidia-gpu"), {}, listing).accelerators[0], "runtime")
     assert (ok, detail) == (False, "onnx: hung for 20 s")
-    assert "edge-inference-gateway[onnx]" in remedy
+    assert HERE.adding("onnx") in remedy
 
 
 @pytest.mark.parametrize("tree", ["hailo10h", "rk3588-vendor", "ncs1"])
@@ -95,7 +96,7 @@ def test_a_plugin_that_offers_the_accelerator_is_a_runtime_for_it(probed: Probed
     assert rung(climbed(found, {}, listing).accelerators[0], "runtime")[:2] == (True, f"onnx 1.31.1 lists {named}")
     without = {"onnx": RuntimeListing(True, "1.31.1", ("CPUExecutionProvider",))}
     ok, detail, remedy = rung(climbed(found, {}, without).accelerators[0], "runtime")
-    assert (ok, remedy) == (False, "pip install onnxruntime-qnn")
+    assert (ok, remedy) == (False, f"{HERE.pip} install onnxruntime-qnn")
     assert detail == "onnx 1.31.1 lists CPUExecutionProvider, not qualcomm-dsp"
 
 

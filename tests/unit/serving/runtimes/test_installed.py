@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.installed import ALLOW_TELEMETRY, conflict, installed_package, installed_version, require
@@ -43,7 +44,7 @@ def test_a_missing_package_names_the_extra(name, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     status = installed_version(name)
     assert "is not installed" in status.problem
-    assert f"pip install 'edge-inference-gateway[{name}]'" in status.remedy
+    assert HERE.adding(name) in status.remedy
     assert status.version is None
     with pytest.raises(VariantError, match=f"runtime {name} cannot be used"):
         require(name)

@@ -110,7 +110,7 @@ def test_a_plugin_that_cannot_be_registered_says_what_to_do(monkeypatch):
     with pytest.raises(VariantError) as refused:
         onnx_plugins.offered(Ort(), OPENVINO)
     assert "cannot be registered with ONNX Runtime 1.99: no such library" in refused.value.reason
-    assert refused.value.remedy.endswith("or pip uninstall onnxruntime-ep-openvino")
+    assert refused.value.remedy.endswith("-m pip uninstall onnxruntime-ep-openvino")
 
 
 def test_an_old_onnx_runtime_has_no_plugins():

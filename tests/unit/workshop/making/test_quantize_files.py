@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.tensor import Datatype
 from gateway.workshop.making import quantize_files
@@ -105,7 +107,7 @@ def test_a_child_ends_with_its_parents_interest(tmp_path: Path, monkeypatch: pyt
 
 def test_absent_tools_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize_files.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'edge-inference-gateway\[workshop\]'"):
+    with pytest.raises(ConfigurationError, match=re.escape(HERE.adding("workshop"))):
         check_tools(VARIANT_KINDS)
 
 

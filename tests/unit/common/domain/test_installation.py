@@ -1,0 +1,36 @@
+"""The command that adds a part is the one of the installation that says it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.common.domain.installation import HERE, Installation
+
+CHECKOUT = Path(__file__).parents[4]
+SITE = Path("/x/lib/python3.11/site-packages")
+WHEEL = Installation("/x", "/x/bin/python -m pip", SITE)
+PACKAGED = Installation("/usr/lib/edge-gateway", "unused", SITE)
+INSTEAD = "instead of packages, with onnx-cuda (packaging/README.md)"
+
+
+@pytest.mark.parametrize(
+    ("place", "extra", "command"),
+    [
+        (WHEEL, "camera", "/x/bin/python -m pip install 'edge-inference-gateway[camera]'"),
+        (WHEEL, "", "/x/bin/python -m pip install 'edge-inference-gateway'"),
+        (PACKAGED, "camera", "sudo apt-get install edge-gateway-camera"),
+        (PACKAGED, "onnx-cuda", f"install the gateway by make install {INSTEAD}"),
+        (HERE, "camera", f"{sys.executable} -m pip install --editable '{CHECKOUT}[camera]'"),
+    ],
+)
+def test_a_part_is_added(place: Installation, extra: str, command: str) -> None:
+    assert place.adding(extra) == command
+
+
+def test_a_part_takes_the_place_of_another() -> None:
+    said = "/x/bin/python -m pip uninstall old, then /x/bin/python -m pip install 'edge-inference-gateway[onnx]'"
+    assert WHEEL.replacing("old", "onnx") == said
+    assert PACKAGED.replacing("onnxruntime", "onnx") == "sudo apt-get install edge-gateway"
