@@ -40,7 +40,7 @@ CONFIG = AgentConfig(
     probation=settings_with(ProbationSettings(duration_s=0.0), snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
     diagnostics=settings_with(DiagnosticsSettings(), least_pause_s=0.0),
-    telemetry=settings_with(ReportSettings(deadline_s=5.0), retry_s=0.0, retry_limit_s=0.0),
+    telemetry=settings_with(ReportSettings(deadline_s=30.0), retry_s=0.0, retry_limit_s=0.0),
 )
 INVENTORY = {"arch": "x86_64", "accelerators": []}
 
