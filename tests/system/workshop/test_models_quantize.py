@@ -251,7 +251,8 @@ def test_without_the_tools_the_extra_is_named(tmp_path: Path) -> None:
     command = [*COMMAND, "models", "quantize", folder, "--calibration", METER / "golden.npz"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"which is not installed; {sys.executable} -m pip install --editable '{ROOT}[workshop]'" in done.stderr
+    assert "which is not installed; " in done.stderr
+    assert f"-m pip install --editable '{ROOT}[workshop]'" in done.stderr
 
 
 def test_a_disk_that_fills_up_leaves_the_release_as_it_was(tmp_path: Path) -> None:
