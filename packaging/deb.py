@@ -95,7 +95,7 @@ esac
 """,
     "prerm": "py3clean -p {package}\n",
 }
-"""What maintainer scripts do beside debhelper's part: byte code halves the time of a start."""
+"""Lines of maintainer scripts that debhelper does not write: byte code halves the time of a start."""
 PURGED = {
     GATEWAY: "/var/lib/edge-gateway /var/cache/edge-gateway",
     "edge-agent": "/var/lib/edge-agent /var/lib/edge-software",
@@ -294,7 +294,7 @@ class Build:
         lines = [
             (SOURCE / "packaging/debian/copyright").read_text(),
             f"{package} holds these distributions of the Python Package Index. The texts of their licences are in",
-            "*.dist-info beside their code:",
+            "*.dist-info, next to their code:",
             *(f"  {wheel.name} {wheel.version}: {wheel.licence}" for _, wheel in sorted(wheels.items())),
             FFMPEG if "av" in wheels else "",
         ]
@@ -335,7 +335,7 @@ class Build:
         shutil.copy(SOURCE / "systemd/60-edge-gateway.rules", debian / f"{GATEWAY}.udev")
 
     def write_source(self) -> None:
-        """Write what debhelper reads beside packaging/debian: the changelog, and what depends on the release."""
+        """Write the files of debhelper that depend on the release: changelog, dependencies, lintian's overrides."""
         debian = self.work / "source/debian"
         when = email.utils.formatdate(self.time_s)
         head = f"edge-inference-gateway ({self.version}) {self.suite}; urgency=medium"

@@ -174,7 +174,7 @@ class Drafts:
     def _save(self, draft: Draft, deed: Deed, now: datetime) -> None:
         size_bytes, limit_bytes = len(draft_bytes(draft)), self.workspace.settings.document_limit_bytes
         if size_bytes > limit_bytes:
-            problem = f"has {size_bytes} bytes as a file, at most are {limit_bytes}"
+            problem = f"has {size_bytes} bytes as a file, at most {limit_bytes} are accepted"
             raise ConfigurationError(f"{problem}; publish what waits first")
         with self.database.write() as connection:
             audit.append(connection, deed, now)

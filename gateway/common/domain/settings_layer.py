@@ -26,6 +26,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("max_message_bytes", "max_receiving_bytes", "max_all_waiting_bytes", "max_connections"),
             *("max_concurrent_calls", "max_open_streams", "stream_idle_s"),
             *("receive_timeout_s", "write_timeout_s", "keepalive_ms"),
+            "http2",  # all constants: the check of the configuration names each
         ),
         "http": (
             *("max_body_bytes", "max_json_bytes", "max_buffered_bytes", "max_requests", "max_connections"),

@@ -83,7 +83,7 @@ class Journal:
             self._file.do("INSERT OR REPLACE INTO version_floor VALUES (?, ?)", (name, version))
         now = self.floors()
         if max(len(now.numbers), len(now.versions)) > self._settings.floors_limit:
-            problem = f"more than {self._settings.floors_limit} names would have a floor"
+            problem = f"more than {self._settings.floors_limit} names would have a floor; publish under fewer names"
             raise StoreError(problem, file=self._file.path)
 
     # ---- the assignment ---------------------------------------------------------------------------------------------

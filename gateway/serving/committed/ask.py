@@ -63,7 +63,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
         async with asyncio.timeout(settings.verify_deadline_s):
             output, words = await process.communicate(question)
     except TimeoutError:
-        raise _undecided(f"it took longer than {settings.verify_deadline_s:g} s") from None
+        raise _undecided(f"it took longer than {settings.verify_deadline_s:g} s, and is tried again") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -42,7 +42,7 @@ POLICY_ONLY = {
         "publish_topics",
         "home_assistant",
     },
-    "grpc": {"unix_socket_mode", "reflection", "http2"},
+    "grpc": {"unix_socket_mode", "reflection"},
     "http": {"hosts", "cors_origins", "unix_socket_mode"},
 }
 """Settings that need a policy; `listen` of grpc and http is no field of a dataclass."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.serving.frontends.mqtt.journal import writer
 from gateway.serving.frontends.mqtt.journal.journal import FILE, SampleJournal, message_key, recover
 from gateway.serving.frontends.mqtt.journal.records import (
     HEADER,
@@ -235,7 +238,10 @@ async def test_the_file_does_not_grow_with_the_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_group_is_written_when_enough_callers_wait(tmp_path: Path) -> None:
+async def test_a_group_is_written_when_enough_callers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that has just started, whose monotonic clock begins near 0."""
+    started_s = time.monotonic()
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - started_s))
     counters, done = Counter[str](), asyncio.Event()
     journal = SampleJournal(tmp_path, CommitRhythm(3_600.0, 3, 0.01), snapshot_bytes=2**20, counters=counters)
     await committed(journal, sample(0))  # the first one is written at once

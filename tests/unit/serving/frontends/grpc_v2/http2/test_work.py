@@ -9,7 +9,7 @@ import pytest
 from tests.simulators.http2_work import CLASSES, Measured, measured
 
 pytestmark = pytest.mark.asyncio
-PASSES = 100
+LEAST_PASSES, MOST_PASSES = 5, 40
 SIZE = 64 * 1024
 FACTOR = 2.0
 
@@ -22,7 +22,7 @@ async def test_the_charge_of_each_class_is_its_cost_within_a_factor_of_two() -> 
     """
     best: dict[str, Measured] = {}
     relative: dict[str, float] = {}
-    for _ in range(PASSES):
+    for count in range(1, MOST_PASSES + 1):
         for name, work in CLASSES.items():
             found = await measured(work, SIZE * work.times)
             if name not in best or found.cost_ns < best[name].cost_ns:
@@ -30,7 +30,7 @@ async def test_the_charge_of_each_class_is_its_cost_within_a_factor_of_two() -> 
         ratios = {name: found.charge_ns / found.cost_ns for name, found in best.items()}
         mean = geometric_mean(ratios.values())
         relative = {name: round(ratio / mean, 2) for name, ratio in ratios.items()}
-        if all(1 / FACTOR <= each <= FACTOR for each in relative.values()):
+        if count >= LEAST_PASSES and all(1 / FACTOR <= each <= FACTOR for each in relative.values()):
             return
     pytest.fail(f"{relative}")
 
