@@ -24,17 +24,5 @@ TimeoutStartSec=600
 ExecStart=/bin/bash /result/watch.sh
 ExecStopPost=/bin/systemctl poweroff --force
 UNIT
-if [ -d /run/systemd/system ]; then
-    place=
-else
-    # No systemd outside: stay where we are, but in control groups of our own.
-    place=--keep-unit
-    for controller in systemd devices pids; do
-        group=/sys/fs/cgroup/$controller/edge-gateway-boot
-        if [ -d "/sys/fs/cgroup/$controller" ]; then mkdir -p "$group"; echo $$ > "$group/cgroup.procs"; fi
-    done
-    mkdir -p "$root/etc/systemd/system.conf.d"
-    printf '[Manager]\nDefaultMemoryAccounting=no\n' > "$root/etc/systemd/system.conf.d/groups.conf"
-fi
-exec systemd-nspawn --quiet --directory="$root" --register=no $place --machine=edge-gateway-boot --private-network \
-    --link-journal=no --console=pipe --boot -- systemd.unit=watch.target
+. "$(dirname "$0")/container.sh"
+boot "$root" edge-gateway-boot -- systemd.unit=watch.target

@@ -64,16 +64,5 @@ ExecStopPost=/bin/systemctl poweroff --force
 UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -sf ../watch.service "$root/etc/systemd/system/multi-user.target.wants/watch.service"
-place=
-if [ ! -d /run/systemd/system ]; then
-    # No systemd outside: stay where we are, but in control groups of our own.
-    place=--keep-unit
-    for controller in systemd devices pids; do
-        group=/sys/fs/cgroup/$controller/edge-gateway-deb
-        if [ -d "/sys/fs/cgroup/$controller" ]; then mkdir -p "$group"; echo $$ > "$group/cgroup.procs"; fi
-    done
-    mkdir -p "$root/etc/systemd/system.conf.d"
-    printf '[Manager]\nDefaultMemoryAccounting=no\n' > "$root/etc/systemd/system.conf.d/groups.conf"
-fi
-exec systemd-nspawn --quiet --directory="$root" --register=no $place --machine=edge-gateway-deb --private-network \
-    --link-journal=no --console=pipe --boot
+. "$(dirname "$0")/container.sh"
+boot "$root" edge-gateway-deb

@@ -53,6 +53,12 @@ def run(
     return done
 
 
+def leave_no_groups(machine: str) -> None:
+    """Remove the control groups that container.sh made for a machine that has powered off."""
+    for group in Path("/sys/fs/cgroup").glob(f"*/{machine}"):
+        group.rmdir()
+
+
 @functools.cache
 def installed() -> Path:
     """Return DESTDIR of a whole installation, moved since; do not change it."""

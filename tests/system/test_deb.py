@@ -10,11 +10,12 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.installation import REPOSITORY, run
+from tests.system.installation import REPOSITORY, leave_no_groups, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -26,8 +27,8 @@ REPOSITORIES = {"old": (OLD, "one"), "both": (NEW, "one", "two"), "rotated": (NE
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build two versions. Return the folder that has a folder of packages for each."""
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Build two versions. Yield the folder that has a folder of packages for each."""
     folder = tmp_path_factory.mktemp("deb")
     for version in (OLD, NEW):
         source = folder / f"source-{version}"
@@ -50,7 +51,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
             limit_s=LIMIT_S,
         )
         shutil.rmtree(source)
-    return folder / "debs"
+    yield folder / "debs"
+    shutil.rmtree(folder)  # half a gigabyte that pytest must not keep
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,7 @@ def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         run(REPOSITORY / "packaging/apt-repo", packages / version, root / "srv" / name, *made, env=environ)
     script = Path(__file__).with_name("deb.sh")
     done = run("unshare", "--mount", "bash", script, root, check=False, limit_s=LIMIT_S)
+    leave_no_groups("edge-gateway-deb")
     result = root / "result"
     assert (result / "end").exists(), f"it did not boot: {done.stdout}{done.stderr}"
     answers = {file.name: file.read_text() for file in result.iterdir()}

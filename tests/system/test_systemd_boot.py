@@ -12,7 +12,7 @@ import pytest
 from gateway.device.agent import events
 from tests.simulators.daemon import copy_model
 from tests.simulators.fleet_repository import FleetRepository
-from tests.system.installation import installed, run
+from tests.system.installation import installed, leave_no_groups, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -27,7 +27,6 @@ TRIALS = {
 LIMIT_S = 700.0
 """Bound of the whole boot; watch.sh alone has 600 s (boot.sh)."""
 SLEEPING_LIMIT_BYTES = 45_000_000
-GROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     script = Path(__file__).with_name("boot.sh")
     command = ("unshare", "--mount", "bash", script, installed(), _fleet(folder / "fleet"), folder)
     done = run(*command, check=False, limit_s=LIMIT_S)
-    _leave_no_groups()
+    leave_no_groups("edge-gateway-boot")
     result = folder / "upper" / "result"
     assert result.is_dir(), f"it did not boot: {done.stdout}{done.stderr}"
     answers = {file.name: file.read_text() for file in result.iterdir()}
@@ -74,10 +73,6 @@ def _settings(repository: FleetRepository, model: str) -> dict[str, bytes]:
         made[name] = repository.assignment("door-1", slots, files=(policy,))
     return made
 
-
-def _leave_no_groups() -> None:
-    for group in GROUPS.glob("*/edge-gateway-boot"):
-        group.rmdir()
 
 
 def test_it_starts_and_says_what_it_serves(seen: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ import pytest
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
+from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.serving.committed.settings_verifier import VerifiedSettings
+from gateway.serving.config import parse_config
 from gateway.serving.fleet_settings import ENDED, TRIAL, WITHOUT, Life, SettingsControl, begin, is_on_trial, take_back
 from gateway.serving.store.settings_record import (
     FILE,
@@ -161,6 +164,22 @@ async def test_what_is_refused_changes_nothing(folder: Path) -> None:
         with pytest.raises(RequestError):
             await control.made.try_out(ACTIVATION, wrong)
     assert (control.restarts, read_record(folder)) == ([], before)
+
+
+@pytest.mark.parametrize(
+    ("toml", "name"),
+    [
+        ("[mqtt]\nmax_inflight = 5\n", "MqttSettings.max_inflight (100)"),
+        ("[grpc.http2]\nmax_streams = 5\n", "Http2Limits.max_streams (1024)"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_constant_is_refused_by_its_name_not_for_a_policy(folder: Path, toml: str, name: str) -> None:
+    control = Control(begin(folder, {}))
+    control.judged = VerifiedSettings(toml=toml)
+    await control.made.try_out(ACTIVATION, 30.0)  # no policy is asked for: the check of the configuration decides
+    with pytest.raises(ConfigurationError, match=f"is not a setting but the constant .*{re.escape(name)}"):
+        parse_config("", "", SettingsLayer(SECOND.target, toml))
 
 
 @pytest.mark.asyncio
