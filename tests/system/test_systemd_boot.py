@@ -74,7 +74,6 @@ def _settings(repository: FleetRepository, model: str) -> dict[str, bytes]:
     return made
 
 
-
 def test_it_starts_and_says_what_it_serves(seen: dict[str, str]) -> None:
     assert seen["start"].strip() == "0", seen["errors"]
     assert "2 model versions ready" in seen["status"]
