@@ -6,7 +6,6 @@ A `ClassVar` of such a class is a constant. A file that sets it is refused with 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,6 @@ SIGNED: Mapping[str, float] = types.MappingProxyType({"low": -NUMBER_LIMIT})
 """`metadata` of a float field that may be negative."""
 
 S = TypeVar("S")
-_hints = functools.cache(typing.get_type_hints)
 
 
 def sections(config: type[Any]) -> dict[str, type[Any]]:
@@ -58,15 +56,16 @@ def read_settings(settings: type[S], table: Table) -> S:
 
     Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
-    hints = _hints(settings)
-    for name in filter(table.__contains__, constants(settings)):
-        what = f"the constant {settings.__module__}.{settings.__name__}.{name} ({getattr(settings, name)!r:.80})"
-        table.refuse(name, f"is not a setting but {what}; take this key out")
+    hints = typing.get_type_hints(settings)
     values = {
         spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)
         for spec in dataclasses.fields(typing.cast("Any", settings))
         if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
     }
+    left = table.remaining()
+    for name in filter(left.__contains__, constants(settings) if left else ()):
+        what = f"the constant {settings.__module__}.{settings.__name__}.{name} ({getattr(settings, name)!r:.80})"
+        table.refuse(name, f"is not a setting but {what}; take this key out")
     table.finish()
     try:
         return settings(**values)
@@ -76,7 +75,7 @@ def read_settings(settings: type[S], table: Table) -> S:
 
 def constants(settings: type[Any]) -> Iterator[str]:
     """Yield the names of the constants of a settings dataclass: keys that a file cannot set."""
-    for name, hint in _hints(settings).items():
+    for name, hint in typing.get_type_hints(settings).items():
         if typing.get_origin(hint) is typing.ClassVar:
             yield name
 
