@@ -19,6 +19,8 @@ INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
 # A client of grpcio that an earlier test left open would let children of later tests abort: its handlers of fork(2)
 # run in each child that a thread of this process forks. Read when grpc is imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+# Tests import ONNX Runtime before the product does: its reporter looks up hosts, starts threads, and may abort the end.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 for profile, count in (("quick", 25), ("thorough", 100)):  # a busy machine is no finding
     settings.register_profile(profile, deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow])

@@ -197,6 +197,7 @@ class Life:
 
     async def end(self) -> list[list[float]]:
         await self.gateway.committed(len(self.unacknowledged))
+        await self.gateway.durable()  # the first windows of a sensor run then
         await until(lambda: not self.gateway.pipeline.gauges["running"] + self.gateway.pipeline.gauges["queued"])
         self._collect()
         return sorted(self.results.values())

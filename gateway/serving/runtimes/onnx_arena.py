@@ -8,6 +8,7 @@ long in either arena (decision 0026).
 
 from __future__ import annotations
 
+import atexit
 import resource
 import threading
 import time
@@ -55,7 +56,9 @@ class Arena:
         self._session = ort.InferenceSession(IDENTITY, options, ["CPUExecutionProvider"])
         self.full = False
         """True if a large output was allocated since the arena was freed."""
-        self._due, self._started = threading.Event(), False
+        self._due, self._started, self._inside = threading.Event(), False, threading.Lock()
+        # Python ends a daemon thread by unwinding it, for which ONNX Runtime aborts the process: none may be inside.
+        atexit.register(self._inside.acquire)
 
     def free_after(self, outputs: Sequence[Array]) -> None:
         """Free memory at the next run, or FREE_AFTER_S after one of these large outputs is deleted."""
@@ -75,7 +78,8 @@ class Arena:
         while self._due.wait():
             time.sleep(FREE_AFTER_S)
             self._due.clear()
-            self.free()
+            with self._inside:
+                self.free()
 
     def free(self) -> None:
         """Free memory that no run and no session uses. Any thread may call it.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -150,6 +152,31 @@ async def test_a_window_without_a_delivered_result_runs_again_under_the_same_id(
                 else:
                     assert gateway.counters().get("windows", 0) == 0
         assert samples(result) == [0, 1, 2, 3]
+
+
+async def test_the_first_window_of_a_sensor_waits_until_its_number_is_on_the_disk(
+    broker: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill before that, the samples would come again, and their window under another id."""
+    synced, sync = threading.Event(), os.fdatasync
+    inference, single = simulated(), MqttRoute("single", ("single",), "identity_fp32")
+    async with peer(broker.port) as home, frontend(inference, broker.url, ARRAYS, single, folder=tmp_path) as gateway:
+        await watching(broker, home)
+        monkeypatch.setattr(os, "fdatasync", lambda file: (synced.wait(), sync(file)))
+        for number in range(12):
+            await home.publish("wave/a", array(number))
+        await until(lambda: gateway.counters().get("windows") == 3)
+        await home.publish("single", "1", qos=0)
+        try:
+            await until(lambda: bool(inference.requests))
+            assert [request.model for request in inference.requests] == ["identity_fp32"]
+        finally:
+            synced.set()
+        results = [samples(await home.next_json(RESULT))[0] for _ in range(3)]
+        assert results == [0, 4, 8]
+        for number in range(12, 16):
+            await home.publish("wave/a", array(number))
+        assert samples(await home.next_json(RESULT))[0] == 12
 
 
 async def test_samples_are_put_in_order_across_a_restart(broker: Mosquitto, tmp_path: Path) -> None:

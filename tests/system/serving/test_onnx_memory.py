@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 from gateway.common.domain.errors import VariantError, lacks_memory
 from gateway.common.domain.verdict import SessionBudget
+from gateway.serving.runtimes import onnx_arena
 from gateway.serving.runtimes.onnx import OnnxEngine, session_options
 
 LIMIT_BYTES = 1000 << 20
@@ -79,3 +82,18 @@ def check(kind: str) -> None:
 def test_what_a_large_run_took_is_free_again(kind: str) -> None:
     call = f"from tests.system.serving.test_onnx_memory import check; check({kind!r})"
     subprocess.run([sys.executable, "-c", call], cwd=Path(__file__).parents[3], check=True)
+
+
+def free_until_the_end() -> None:
+    """Leave Python while the arena is freed again and again."""
+    onnx_arena.FREE_AFTER_S = 0
+    arena = onnx_arena.Arena(onnxruntime, ())
+    arena.free_after([zeros := np.zeros(1)])
+    del zeros
+    threading.Thread(target=lambda: [arena._due.set() for _ in iter(int, 1)], daemon=True).start()
+    time.sleep(0.2)
+
+
+def test_a_process_ends_while_memory_is_freed() -> None:
+    call = "from tests.system.serving.test_onnx_memory import free_until_the_end; free_until_the_end()"
+    assert subprocess.run([sys.executable, "-c", call], cwd=Path(__file__).parents[3], check=False).returncode == 0

@@ -94,14 +94,16 @@ class Pipeline:
     async def drain(self, timeout_s: float) -> bool:
         """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
         self._accepting = False
+        kept, idle = self._samples.windows.kept, self._runs.idle
         self._samples.windows.flush()
         await self._work.cancel(held=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._work.tasks or self._samples.pending or not self._runs.idle.is_set():
+                while self._work.tasks or self._samples.pending or not (kept.is_set() and idle.is_set()):
                     if self._work.tasks:
                         await asyncio.wait(self._work.tasks)
-                    await self._runs.idle.wait()
+                    await kept.wait()
+                    await idle.wait()
                     await asyncio.sleep(0)
         abandoned = self._runs.abandon() + await self._work.cancel()
         self._samples.close()

@@ -21,7 +21,7 @@ from gateway.serving.frontends.mqtt.outbound.inputs import Ready
 from gateway.serving.frontends.mqtt.outbound.runs import InferenceJob, Runs, defect
 from gateway.serving.frontends.mqtt.pipeline.recovery import RouteRecovery, discard_others, window_states
 from gateway.serving.frontends.mqtt.pipeline.work import Later
-from gateway.serving.frontends.mqtt.windows.rings import Complete
+from gateway.serving.frontends.mqtt.windows.rings import Complete, Ring
 
 LEAST_S = 0.01
 """Least time between two expiries of a route, so that those of many sensors are handled together."""
@@ -39,7 +39,7 @@ class ExpiryTimers:
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         """Timer of each route, with the monotonic time at which its samples are due."""
         self._held: set[str] = set()
-        self._closed = False
+        self.closed = False
 
     def is_held(self, decoder: RouteDecoder) -> bool:
         """Return True if the route is held."""
@@ -57,7 +57,7 @@ class ExpiryTimers:
     def set(self, decoder: RouteDecoder) -> None:
         """Set the timer of a route if its samples wait, unless it has one that is as early."""
         name = decoder.route.name
-        if self._closed or name in self._held or (due_ns := self._due_ns(decoder)) is None:
+        if self.closed or name in self._held or (due_ns := self._due_ns(decoder)) is None:
             return
         if name in self._timers:
             known_ns, timer = self._timers[name]
@@ -69,7 +69,7 @@ class ExpiryTimers:
 
     def close(self) -> None:
         """Cancel all timers, and set none any more."""
-        self._closed = True
+        self.closed = True
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -122,6 +122,10 @@ class WindowFlow:
         self._timers = ExpiryTimers(self._expire, lambda: context.outlet.receives_since_ns)
         self.room = asyncio.Event()
         """Set while backlog and outbox have room."""
+        self._unkept = 0
+        self.kept = asyncio.Event()
+        """Set while no window waits until the journal has the number of its ring on the disk."""
+        self.kept.set()
 
     def recover(self) -> None:
         """Continue with the windows of the journal, and replace it by what is still needed."""
@@ -255,8 +259,30 @@ class WindowFlow:
 
     # ---- windows ---------------------------------------------------------------------------------------------------
     def _submit(self, decoder: RouteDecoder, message: Message, ready: Ready) -> None:
+        """Run a window; the first ones of a ring once the journal has its first number on the disk.
+
+        After a kill before that, the broker repeats the samples, and the clock gives the ring another number: a result
+        that was already published would come again under another id.
+        """
         self._counters["windows"] += 1
-        self._runs.add(self._new_job(decoder, message, ready))
+        job = self._new_job(decoder, message, ready)
+        ring = decoder.windows.ring_of(ready.sensor) if decoder.windows is not None else None
+        if self._journal is None or not decoder.route.result_qos or ring is None or ring.is_kept:
+            self._runs.add(job)
+        else:
+            ring.unkept += 1
+            self._unkept += 1
+            self.kept.clear()
+            self._journal.after(partial(self._run_kept, ring, job))
+
+    def _run_kept(self, ring: Ring, job: InferenceJob) -> None:
+        ring.unkept -= 1
+        self._unkept -= 1
+        ring.is_kept = not ring.unkept  # no window overtakes one that waits
+        if not self._unkept:
+            self.kept.set()
+        if not self._timers.closed:  # else the next process runs it
+            self._runs.add(job)
 
     def _submit_all(self, decoder: RouteDecoder, found: Iterator[Ready]) -> None:
         """Submit windows that no message completed."""

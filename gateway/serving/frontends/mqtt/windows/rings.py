@@ -66,7 +66,10 @@ class Ring:
     than the numbers of earlier rings of the sensor.
     """
 
-    __slots__ = ("_count", "_marks", "_next", "_rows", "_shape", "_times_ns", "due", "number", "seen_ns")
+    __slots__ = (
+        *("_count", "_marks", "_next", "_rows", "_shape", "_times_ns"),
+        *("due", "is_kept", "number", "seen_ns", "unkept"),
+    )
 
     def __init__(self, shape: WindowShape, first_number: int = 0) -> None:
         self._shape = shape
@@ -76,6 +79,8 @@ class Ring:
         self._next = self._count = 0
         self.due, self.number = shape.size_rows, first_number
         self.seen_ns = 0
+        self.is_kept, self.unkept = False, 0
+        """True once the journal has the first number on the disk; windows that wait for that."""
 
     @property
     def is_empty(self) -> bool:

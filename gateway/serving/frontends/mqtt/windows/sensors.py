@@ -269,7 +269,7 @@ class Windows:
         restored = Ring(self.shape)
         restored.restore(ring)
         self._make_room()
-        restored.seen_ns = seen_ns
+        restored.seen_ns, restored.is_kept = seen_ns, True
         self._rings[sensor] = restored
         if self._timing is not None:
             window = self._window(sensor, restored)
@@ -287,6 +287,10 @@ class Windows:
         for sensor, window in self._timed.items():
             window.resume(last_ns, now_ns)
             self._schedule(sensor, window.due_ns())
+
+    def ring_of(self, sensor: str) -> Ring | None:
+        """Return the ring of a sensor; None if it has none, or was dropped."""
+        return self._rings.get(sensor)
 
     def _window(self, sensor: str, ring: Ring) -> SensorWindow:
         if self._timing is None:
