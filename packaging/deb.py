@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from email.message import Message
 from email.parser import HeaderParser
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from install import SOURCE, InstallError, make_tools, run, say
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from docs.reference import PROGRAMS, manual
 from gateway import __version__
 from gateway.device.installer import environment
 
@@ -139,6 +142,13 @@ class Wheel:
         named = fields.get("License-Expression") or (fields.get("License") or "").strip().split("\n")[0][:80]
         return named or ", ".join(trove) or "see its folder"
 
+    @property
+    def component(self) -> dict[str, Any]:
+        """Entry of this wheel in a bill of materials."""
+        hashes = [{"alg": "SHA-256", "content": hashlib.sha256(self.file.read_bytes()).hexdigest()}]
+        licences = [{"license": {"name": self.licence}}]
+        return {**component(self.name, self.version), "hashes": hashes, "licenses": licences}
+
     def needs(self, extras: Sequence[str], target: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the distributions that it needs on the target, with their extras."""
         for text in self.metadata.get_all("Requires-Dist", []):
@@ -162,6 +172,26 @@ class Wheel:
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a path matches one of the patterns, in which "*" also stands for slashes."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def locked(lock: str) -> Iterator[tuple[Requirement, str]]:
+    """Yield the requirements of a lock, each with the lines of its hashes."""
+    text = re.sub(r"(?m)^#.*\n?", "", (SOURCE / "requirements" / lock).read_text())
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        line, _, hashes = block.partition(" \\\n")
+        yield Requirement(line), hashes
+
+
+def component(name: str, version: str) -> dict[str, Any]:
+    """Return the entry of a distribution of the Python Package Index in a bill of materials."""
+    reference = f"pkg:pypi/{name}@{version}"
+    return {"type": "library", "name": name, "version": version, "purl": reference, "bom-ref": reference}
+
+
+def bill(whole: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> str:
+    """Return a bill of materials (CycloneDX 1.6, JSON)."""
+    head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": whole}}
+    return json.dumps({**head, "components": components}, indent=1) + "\n"
 
 
 @dataclass(frozen=True)
@@ -204,10 +234,7 @@ class Build:
         """Return the locked requirements of the target. pip would evaluate their markers for its own Python."""
         found: dict[str, str] = {}
         for lock, wanted in LOCKS.items():
-            text = re.sub(r"(?m)^#.*\n?", "", (SOURCE / "requirements" / lock).read_text())
-            for block in re.split(r"\n(?=\S)", text.strip()):
-                line, _, hashes = block.partition(" \\\n")
-                needed = Requirement(line)
+            for needed, hashes in locked(lock):
                 name = str(canonicalize_name(needed.name))
                 applies = needed.marker is None or needed.marker.evaluate(self.target)
                 if applies and name not in LEFT_OUT and (not wanted or name in wanted):
@@ -265,7 +292,8 @@ class Build:
             )
         documents = root / "usr/share/doc" / package
         documents.mkdir(parents=True)
-        (documents / "sbom.cdx.json").write_text(self.bill(package, wheels))
+        whole = {"type": "application", "name": package, "version": self.version}
+        (documents / "sbom.cdx.json").write_text(bill(whole, [wheel.component for _, wheel in sorted(wheels.items())]))
         (debian / f"{package}.copyright").write_text(self.licences(package, wheels))
         for script, text in SCRIPTS.items():
             body = text.format(package=package, home=f"/usr/lib/{name}")
@@ -273,21 +301,6 @@ class Build:
         if folders := PURGED.get(package):
             body = f'if [ "$1" = purge ]; then rm -rf {folders}; fi\n'
             (debian / f"{package}.postrm").write_text(f"#!/bin/sh\nset -e\n{body}#DEBHELPER#\n")
-
-    def bill(self, package: str, wheels: Mapping[str, Wheel]) -> str:
-        """Return the bill of materials of a package (CycloneDX 1.6, JSON)."""
-        components = [
-            {
-                "type": "library", "name": wheel.name, "version": wheel.version,
-                "purl": f"pkg:pypi/{wheel.name}@{wheel.version}", "bom-ref": f"pkg:pypi/{wheel.name}@{wheel.version}",
-                "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.file.read_bytes()).hexdigest()}],
-                "licenses": [{"license": {"name": wheel.licence}}],
-            }
-            for _, wheel in sorted(wheels.items())
-        ]  # fmt: skip
-        whole = {"type": "application", "name": package, "version": self.version}
-        head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": whole}}
-        return json.dumps({**head, "components": components}, indent=1) + "\n"
 
     def licences(self, package: str, wheels: Mapping[str, Wheel]) -> str:
         """Return the text of `copyright`: our licence, and that of each wheel with the place of its texts."""
@@ -302,6 +315,7 @@ class Build:
 
     def add_programs(self) -> None:
         """Add launchers, samples and units, which are those of `make install` with /usr in place of its prefix."""
+        os.environ["COLUMNS"] = "73"  # manual pages indent their text by 7
         for program, package in {**environment.PROGRAMS, FLEET: "fleet"}.items():
             owner = "edge-agent" if program == "edge-software" else program
             launcher = environment.launcher_text(program, package)
@@ -312,6 +326,9 @@ class Build:
             link = self.work / "source/stage" / owner / "usr/bin" / program
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(f"../lib/{home.name}/bin/{program}")
+            page = link.parent.with_name("share") / f"man/man1/{program}.1"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(manual(PROGRAMS[program], time.strftime("%F", time.gmtime(self.time_s))))
         debian = self.work / "source/debian"
         for owner in (GATEWAY, "edge-agent", FLEET):
             unit = (SOURCE / "systemd" / f"{owner}.service").read_text()
