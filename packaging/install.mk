@@ -11,11 +11,14 @@ INSTALL := packaging/install.py
 SUITE ?= bookworm
 ARCH ?= amd64
 
-# Folder of the apt repository, and fingerprints of the keys that gpg signs it with
+# Folder of the apt repository, and fingerprints of the keys that gpg signs it and releases with
 REPO ?= dist/apt
 KEY ?=
 
-.PHONY: install uninstall deb apt-repo lock-build debian-boot debian-arm64
+# Options of packaging/release.py
+RELEASE ?=
+
+.PHONY: install uninstall deb apt-repo release lock-build debian-boot debian-arm64
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
 	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
@@ -31,6 +34,10 @@ deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, noble or tri
 apt-repo: ## put the packages of dist/ into a signed apt repository: KEY=FINGERPRINT, REPO=dist/apt
 	@packaging/debian-packages reprepro gnupg
 	@packaging/apt-repo dist "$(REPO)" $(KEY)
+
+release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: KEY=FINGERPRINT, RELEASE='--help' for options
+	@packaging/debian-packages debhelper dpkg-dev zstd gnupg
+	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
