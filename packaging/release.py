@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   make release KEY=FINGERPRINT RELEASE='--suite bookworm --arch arm64'
 
 exit codes: 0 fine · 1 not ready, nothing was built · 2 usage · 3 a step failed
-gpg --list-secret-keys shows fingerprints. The pages of the documentation say how a version is released."""
+gpg --list-secret-keys shows fingerprints. docs/pages/howto/releases.md has every step."""
 TOOLS = {"git": "git", "gpg": "gnupg", "dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "zstd": "zstd"}
 """Debian package of each program that a release needs."""
 DIST = SOURCE / "dist"
@@ -59,8 +59,8 @@ def findings_of_tree() -> Iterator[str]:
     branch = output("git", "symbolic-ref", "--short", "HEAD") or "no branch"
     if branch != "main":
         yield f"releases are made from main, and {branch} is checked out: git switch main"
-    if changes := output("git", "status", "--porcelain"):
-        names = [line[3:] for line in changes.splitlines()]
+    if changes := output("git", "status", "--porcelain", "--untracked-files=normal"):
+        names = [line.split(maxsplit=1)[1] for line in changes.splitlines()]
         yield f"the tree has changes ({', '.join(names[:5])}{' …' if names[5:] else ''}): commit or remove them"
 
 

@@ -6,20 +6,23 @@ import json
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from gateway import __version__
+from gateway.common.domain.installation import DISTRIBUTION, Installation
 from tests.simulators import runtime_only
 from tests.simulators.daemon import QUIET, SHIPPED, SHORT_TRIALS, copy_model, running
-from tests.system.installation import clean_environment, run, wheel
+from tests.system.installation import REPOSITORY, clean_environment, run, wheel
 
 PROGRAMS = {
     "edge-gateway": "gateway.cli",
     "edge-agent": "gateway.device.agent.cli.parser",
     "edge-fleet": "fleet.cli.parser",
 }
+EXTRAS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 HELP_OF_EVERY_VERB = """
 import contextlib, sys
 from {parser} import PROGRAM
@@ -106,6 +109,25 @@ def test_the_daemon_serves_by_what_is_there_and_names_what_is_not(programs: Path
         log = daemon.log
     assert chosen["variant"] == "reference"
     assert "install 'edge-inference-gateway[onnx]'" in log
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_what_every_command_names_can_be_installed_here(programs: Path, extra: str) -> None:
+    done = resolve(programs, Installation(str(programs.parent), "pip", programs).adding(extra))
+    assert f"- {DISTRIBUTION}" not in done, "another version would take its place"
+    assert "Would install" in done
+
+
+def test_what_the_command_of_a_checkout_names_can_be_installed(programs: Path) -> None:
+    done = resolve(programs, Installation(str(programs.parent), "pip", REPOSITORY).adding("camera"))
+    assert f"+ {DISTRIBUTION}=={__version__} (from file://{REPOSITORY})" in done
+    assert " + av==" in done
+
+
+def resolve(programs: Path, command: str) -> str:
+    """Return what uv would do in the place of pip, without a change."""
+    uv, words = Path(sys.executable).with_name("uv"), shlex.split(command)[2:]
+    return run(uv, "pip", "install", "--dry-run", "--python", programs / "python", *words).stderr
 
 
 def test_the_command_that_is_named_adds_the_extra(programs: Path, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from gateway.cli import VERBS
 from gateway.common.domain.errors import Fault
+from gateway.common.domain.installation import PACKAGES
 from gateway.common.domain.problem import HTTP_STATUS
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.serving.tasks.catalog import TASKS
@@ -100,6 +102,19 @@ def test_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text() + (ROOT / "packaging" / "install.mk").read_text()
     for target in set(re.findall(r"(?:^|sudo |`)make ([a-z][a-z-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_documents_name_every_extra_and_none_that_does_not_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    named = re.findall(r"(?:edge-inference-gateway|\.whl|'\.)\[([a-z,-]+)\]", text)
+    assert {extra for names in named for extra in names.split(",")} == set(extras)
+
+
+@pytest.mark.parametrize(("extra", "package"), [(extra, package) for extra, package in PACKAGES.items() if extra])
+def test_the_guide_names_the_package_of_every_extra(extra: str, package: str) -> None:
+    guide = (ROOT / "packaging/README.md").read_text()
+    assert f"| `'edge-inference-gateway[{extra}]'` | `{package}` |" in guide
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

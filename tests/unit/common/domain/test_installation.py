@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from gateway.common.domain.installation import HERE, Installation
+from gateway.common.domain.installation import HERE, PACKAGES, Installation
 
 CHECKOUT = Path(__file__).parents[4]
 SITE = Path("/x/lib/python3.11/site-packages")
@@ -28,6 +29,11 @@ INSTEAD = "instead of packages, with onnx-cuda (packaging/README.md)"
 )
 def test_a_part_is_added(place: Installation, extra: str, command: str) -> None:
     assert place.adding(extra) == command
+
+
+def test_every_package_that_a_command_names_is_built() -> None:
+    control = (CHECKOUT / "packaging/debian/control").read_text()
+    assert set(PACKAGES.values()) == set(re.findall(r"(?m)^Package: (.*)$", control))
 
 
 def test_a_part_takes_the_place_of_another() -> None:
