@@ -46,7 +46,7 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 # The test that boots the unit needs systemd-nspawn.
 test-long: debian-boot
 debian-boot:
-	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg
+	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg man-db
 
 # The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64

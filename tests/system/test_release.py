@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,14 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def keyring(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return variables that name a keyring with one key that can sign."""
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield variables that name a keyring with one key that can sign."""
     home = tmp_path_factory.mktemp("gnupg")
     home.chmod(0o700)
     gpg = ("gpg", "--homedir", home, "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", "")
     run(*gpg, "--quick-generate-key", "Publisher <publisher@example.invalid>", "ed25519", "sign", "1y")
-    return {"GNUPGHOME": str(home)}
+    yield {"GNUPGHOME": str(home)}
+    run("gpgconf", "--homedir", home, "--kill", "all")
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +137,13 @@ def test_a_missing_program_is_named_with_its_package(ready: Path, keyring: dict[
 def test_a_release_that_is_cut_is_completed_and_verified(
     ready: Path, keyring: dict[str, str], key: str, tmp_path: Path
 ) -> None:
-    """By `make release` in a new clone: its environment is made, too."""
     source = tmp_path / "source"
     shell(tmp_path, f"git clone -q {ready} source")
     shell(source, "git config user.name X; git config user.email x@example.invalid")
+    # The environment of this test, which make must not take for older than the locks.
+    shell(
+        source, f"ln -s {sys.prefix} .venv; echo .venv > .git/info/exclude; touch -d 2001-01-01 Makefile requirements/*"
+    )
     words = ("make", "release", f"KEY={key}", "RELEASE=--suite bookworm --arch amd64")
     environ = {**os.environ, **keyring, "HOME": str(tmp_path), "ZSTD_LEVEL": "1"}
     with (tmp_path / "log").open("w") as log:
@@ -178,6 +183,10 @@ def test_a_release_that_is_cut_is_completed_and_verified(
         assert bill["bomFormat"] == "CycloneDX"
         assert len(bill["components"]) > (1 if "docs" in name else 0)
     the_source_builds_the_same_wheel(folder, tmp_path)
+    page = "dpkg-deb --fsys-tarfile edge-gateway_*.deb | tar -xO ./usr/share/man/man1/edge-gateway.1.gz"
+    manual = shell(folder, f"{page} | zcat | man --warnings --local-file - 2>&1", MANWIDTH="80")
+    assert "\n         edge-gateway models pull oci://" in manual
+    assert "warning" not in manual
 
 
 def verify_as_a_user_does(folder: Path, scratch: Path, key: str) -> None:
