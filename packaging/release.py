@@ -82,14 +82,15 @@ To release {base} today:
 
 
 def findings_of_keys(keys: Sequence[str]) -> Iterator[str]:
-    """Yield why gpg cannot sign with the keys, by signing nothing with each of them."""
+    """Yield why gpg cannot sign with the keys, by signing a file with each of them."""
     if not keys:
         yield "no key is named to sign with: KEY=FINGERPRINT (gpg --list-secret-keys)"
     for key in keys:
-        words = ("gpg", "--quiet", "--yes", "--local-user", key, "--output", os.devnull, "--detach-sign", os.devnull)
-        done = subprocess.run(words, check=False, stderr=subprocess.PIPE, text=True)
+        # To a pipe: where gpg fails it removes its output file, /dev/null too.
+        words = ("gpg", "--quiet", "--local-user", key, "--output", "-", "--detach-sign", SOURCE / "CHANGELOG.md")
+        done = subprocess.run(words, check=False, capture_output=True)
         if done.returncode:
-            yield f"gpg cannot sign with {key}: {' '.join(done.stderr.split())}; gpg --list-secret-keys shows the keys"
+            yield f"gpg cannot sign with {key}: {' '.join(done.stderr.decode().split())}; gpg --list-secret-keys shows the keys"
 
 
 def fingerprint(text: str) -> str:
@@ -153,7 +154,7 @@ def sign(folder: Path, keys: Sequence[str]) -> None:
 def report(folder: Path, keys: Sequence[str]) -> None:
     """Print a table of the files, and what to do next."""
     for file in sorted(folder.iterdir()):
-        say(f"{file.stat().st_size / 1e6:10.2f} MB  {file.name}")
+        say(f"{file.stat().st_size / 1e3:10,.0f} kB  {file.name}")
     name, commit = folder.relative_to(SOURCE), output("git", "rev-parse", "--short", "HEAD")
     say(f"""
 {name} has version {__version__} of commit {commit}, signed by {" and ".join(keys)}. Nothing was uploaded.
@@ -165,8 +166,8 @@ CI (.ci/run) must have passed for {commit}: this command does not ask for its re
     packaging/apt-repo {name} dist/apt {" ".join(keys)}
     .venv/bin/uv publish {name}/edge_inference_gateway-{__version__}{{-py3-none-any.whl,.tar.gz}}
 and copy {name} to the place of downloads.
-To give up this release before it is published: git tag --delete {TAG}
-Then begin the next version: a new number that ends with .dev0, and a section of CHANGELOG.md.""")
+Then begin the next version: a new number that ends with .dev0, and a section of CHANGELOG.md.
+To give up this release before it is published: git tag --delete {TAG}""")
 
 
 def complain(message: str) -> int:
