@@ -90,7 +90,9 @@ def findings_of_keys(keys: Sequence[str]) -> Iterator[str]:
         words = ("gpg", "--quiet", "--local-user", key, "--output", "-", "--detach-sign", SOURCE / "CHANGELOG.md")
         done = subprocess.run(words, check=False, capture_output=True)
         if done.returncode:
-            yield f"gpg cannot sign with {key}: {' '.join(done.stderr.decode().split())}; gpg --list-secret-keys shows the keys"
+            reason = " ".join(done.stderr.decode().split())
+            remedy = "see gpg --list-secret-keys; for a passphrase: export GPG_TTY=$(tty)"
+            yield f"gpg cannot sign with {key}: {reason}; {remedy}"
 
 
 def fingerprint(text: str) -> str:
