@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import RELEASED, __version__
 from gateway.cli import VERBS
 from gateway.common.domain.errors import Fault
 from gateway.common.domain.installation import PACKAGES
@@ -115,6 +116,12 @@ def test_documents_name_every_extra_and_none_that_does_not_exist() -> None:
 def test_the_guide_names_the_package_of_every_extra(extra: str, package: str) -> None:
     guide = (ROOT / "packaging/README.md").read_text()
     assert f"| `'edge-inference-gateway[{extra}]'` | `{package}` |" in guide
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    day = "unreleased" if ".dev" in __version__ else RELEASED
+    headings = re.findall(r"(?m)^## .*$", (ROOT / "CHANGELOG.md").read_text())
+    assert headings[0] == f"## [{__version__}] - {day}"
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
