@@ -122,8 +122,10 @@ def bill_of(file: Path) -> str:
     return bill(whole, [component(*one) for one in sorted(found)])
 
 
-def build(folder: Path, suites: Sequence[str], machines: Sequence[str]) -> None:
+def build(folder: Path, suites: Sequence[str], machines: Sequence[str], keys: Sequence[str]) -> None:
     """Build sdist, wheel, packages, site, bills of materials and, when all else is there, the checksums.
+
+    These hold the public keys as well, so that an older key vouches for a newer one.
 
     Raises InstallError, OSError, CalledProcessError.
     """
@@ -140,15 +142,15 @@ def build(folder: Path, suites: Sequence[str], machines: Sequence[str]) -> None:
     run("tar", *fixed, "--use-compress-program=gzip -n", "-cf", site, "-C", SOURCE / "build/docs", ".")
     for file in sorted(folder.iterdir()):
         (folder / f"{file.name}.cdx.json").write_text(bill_of(file))
+    run("gpg", "--armor", "--output", folder / f"{DISTRIBUTION}.asc", "--export", *keys)
     sums = "".join(f"{digest(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     durable.write_file(folder / "SHA256SUMS", sums.encode(), mode=0o644)
 
 
 def sign(folder: Path, keys: Sequence[str]) -> None:
-    """Sign the checksums, and add the public keys. Raises CalledProcessError."""
+    """Sign the checksums of what is there. Raises CalledProcessError."""
     run("sha256sum", "--quiet", "--check", "SHA256SUMS", cwd=folder)
     users = [word for key in keys for word in ("--local-user", key)]
-    run("gpg", "--quiet", "--yes", "--armor", "--output", folder / f"{DISTRIBUTION}.asc", "--export", *keys)
     signature = folder / "SHA256SUMS.asc"
     run("gpg", "--quiet", "--yes", *users, "--armor", "--output", signature, "--detach-sign", folder / "SHA256SUMS")
 
@@ -197,15 +199,15 @@ def main() -> int:
     say(f"version {__version__}: wheel, sdist, site and packages for {', '.join(packages)}; then the tag {TAG}")
     if options.dry_run:
         return 0
-    commit = output("git", "rev-parse", "HEAD")
+    commit, names = output("git", "rev-parse", "HEAD"), "-".join([*packages, *(key[-8:] for key in options.key)])
     os.environ["SOURCE_DATE_EPOCH"] = output("git", "log", "-1", "--format=%ct")
-    folder, partial = DIST / f"release-{__version__}", DIST / f".release-{commit[:12]}-{'-'.join(packages)}"
+    folder, partial = DIST / f"release-{__version__}", DIST / f".release-{commit[:12]}-{names}"
     try:
         if not (partial / "SHA256SUMS").exists():
             for left in DIST.glob(".release-*"):  # by runs that were cut
                 shutil.rmtree(left)
             partial.mkdir(parents=True)
-            build(partial, suites, machines)
+            build(partial, suites, machines, options.key)
         if [*findings_of_tree()] or output("git", "rev-parse", "HEAD") != commit:
             shutil.rmtree(partial)
             return complain("the source tree changed during the build. Run it again: it begins anew")

@@ -202,6 +202,7 @@ def verify_as_a_user_does(folder: Path, scratch: Path, key: str) -> None:
     assert "Good signature" in told
     assert key in told.replace(" ", "")
     assert "edge-gateway_9.9.9+deb12_amd64.deb: OK" in told
+    assert "edge-inference-gateway.asc: OK" in told
     with (copy / "edge-gateway_9.9.9+deb12_amd64.deb").open("ab") as changed:
         changed.write(b"x")
     done = run(*words, cwd=copy, env=environ, check=False)
