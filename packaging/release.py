@@ -26,7 +26,7 @@ from gateway import RELEASED, __version__
 from gateway.common.files import durable
 
 EXAMPLES = """examples:
-  make release KEY=FINGERPRINT                                 everything; about 20 minutes on two cores
+  make release KEY=FINGERPRINT                                 everything
   make release KEY=FINGERPRINT RELEASE=--dry-run               only check, and list what would be made
   make release KEY="OLD NEW"                                   sign with two keys; the first one signs the tag
   make release KEY=FINGERPRINT RELEASE='--suite bookworm --arch arm64'
