@@ -194,6 +194,19 @@ def bill(whole: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> s
     return json.dumps({**head, "components": components}, indent=1) + "\n"
 
 
+def version_for(suite: str) -> str:
+    """Return the version of the packages for a release. A development version sorts before its release."""
+    return f"{__version__.replace('.dev', '~dev')}+{RELEASES[suite].suffix}"
+
+
+def commit_time_s() -> int:
+    """Return the time of the present commit (UNIX time), or $SOURCE_DATE_EPOCH."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    asked = ("git", "log", "-1", "--format=%ct")
+    return int(subprocess.run(asked, cwd=SOURCE, check=True, capture_output=True, text=True).stdout)
+
+
 @dataclass(frozen=True)
 class Build:
     """Packages of one release and architecture, in a work folder. `tools`: a Python with pip and hatchling."""
@@ -209,11 +222,8 @@ class Build:
 
     @cached_property
     def time_s(self) -> int:
-        """Time of all files and of the changelog (UNIX time): two builds of one commit are equal."""
-        if given := os.environ.get("SOURCE_DATE_EPOCH"):
-            return int(given)
-        asked = ("git", "log", "-1", "--format=%ct")
-        return int(subprocess.run(asked, cwd=SOURCE, check=True, capture_output=True, text=True).stdout)
+        """Time of all files and of the changelog: two builds of one commit are equal."""
+        return commit_time_s()
 
     @cached_property
     def target(self) -> dict[str, str]:
@@ -227,8 +237,7 @@ class Build:
 
     @property
     def version(self) -> str:
-        """Version of the packages. A development version sorts before its release."""
-        return f"{__version__.replace('.dev', '~dev')}+{self.release.suffix}"
+        return version_for(self.suite)
 
     def lock(self) -> str:
         """Return the locked requirements of the target. pip would evaluate their markers for its own Python."""
