@@ -53,7 +53,7 @@ DOCUMENTS = ("usr/share/doc/*/copyright", "usr/share/doc/*/sbom.cdx.json", "usr/
 TOOLS = (
     *("cat", "chmod", "chown", "cp", "date", "df", "dirname", "du", "env", "find", "grep", "head", "id", "kill", "ln"),
     *("ls", "mkdir", "mktemp", "mv", "nslookup", "ps", "pwd", "readlink", "rm", "sed", "sh", "sleep", "sort", "stat"),
-    *("tail", "test", "top", "tr", "vi", "wc", "wget", "xargs"),
+    *("tail", "test", "top", "touch", "tr", "vi", "wc", "wget", "xargs"),
 )
 """Programs of busybox that have a link."""
 USER = 65532

@@ -11,6 +11,9 @@ INSTALL := packaging/install.py
 SUITE ?= bookworm
 ARCH ?= amd64
 
+# Packages in the container image: ours, and those of Debian that it needs too, such as intel-opencl-icd
+PARTS ?= edge-gateway edge-gateway-openvino edge-gateway-litert
+
 # Folder of the apt repository, and fingerprints of the keys that gpg signs it and releases with
 REPO ?= dist/apt
 KEY ?=
@@ -18,7 +21,7 @@ KEY ?=
 # Options of packaging/release.py
 RELEASE ?=
 
-.PHONY: install uninstall deb apt-repo release lock-build debian-boot debian-arm64
+.PHONY: install uninstall deb image apt-repo release lock-build debian-boot debian-arm64
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
 	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
@@ -30,6 +33,11 @@ uninstall: ## take it away again; state and a changed configuration stay
 deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, noble or trixie and ARCH=amd64 or arm64
 	@packaging/debian-packages debhelper dpkg-dev zstd
 	@$(BIN)/python -B packaging/deb.py --suite $(SUITE) --arch $(ARCH)
+
+image: ## container image in build/image/, of the packages PARTS="edge-gateway …" or edge-fleet, for ARCH=amd64 or arm64
+	@packaging/debian-packages mmdebstrap debian-archive-keyring
+	@$(MAKE) --no-print-directory deb SUITE=trixie
+	@$(BIN)/python -B packaging/image.py --arch $(ARCH) $(PARTS)
 
 apt-repo: ## put the packages of dist/ into a signed apt repository: KEY=FINGERPRINT, REPO=dist/apt
 	@packaging/debian-packages reprepro gnupg
@@ -46,7 +54,8 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 # The test that boots the unit needs systemd-nspawn.
 test-long: debian-boot
 debian-boot:
-	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg man-db
+	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg man-db \
+		umoci skopeo runc iproute2 binutils
 
 # The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64

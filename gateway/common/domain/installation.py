@@ -27,15 +27,21 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Debian package of each extra of the distribution. None has CUDA: its libraries are the vendor's."""
+PARTS = os.environ.get("EDGE_GATEWAY_IMAGE", "")
+"""Packages in the container image that this runs in, as packaging/image.py was given them; "": in none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Environment (`sys.prefix`), the command of pip for it, and the folder that holds the package `gateway`."""
+    """Environment (`sys.prefix`), the command of pip for it, and the folder that holds the package `gateway`.
+
+    `parts`: the packages of the container image, if it is in one.
+    """
 
     prefix: str
     pip: str
     source: Path
+    parts: str = ""
 
     @property
     def is_packaged(self) -> bool:
@@ -44,6 +50,8 @@ class Installation:
 
     def adding(self, extra: str) -> str:
         """Return the command that adds an extra of the distribution; "": the distribution itself."""
+        if self.parts and extra in PACKAGES:
+            return f"in a checkout: make image PARTS='{self.parts} {PACKAGES[extra]}'"
         if self.is_packaged and extra in PACKAGES:
             return f"sudo apt-get install {PACKAGES[extra]}"
         if self.is_packaged:
@@ -60,11 +68,13 @@ class Installation:
 
 
 def _pip() -> str:
-    """Return pip for the environment of this process. Those of uv, of `make install` and of packages have none."""
+    """Return pip for the environment of this process. Those of uv, of `make install`, packages and images have none."""
+    if PARTS:
+        return "change the image (packaging/README.md, \"Container image\"): pip"
     sudo = "" if os.access(sys.prefix, os.W_OK) else "sudo "
     own = importlib.util.find_spec("pip") is not None
     return f"{sudo}{sys.executable} -m pip" if own else f"{sudo}python3 -m pip --python {sys.prefix}"
 
 
-HERE = Installation(sys.prefix, _pip(), Path(__file__).parents[3])
+HERE = Installation(sys.prefix, _pip(), Path(__file__).parents[3], PARTS)
 """The installation that runs this."""

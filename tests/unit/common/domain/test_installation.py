@@ -14,6 +14,7 @@ CHECKOUT = Path(__file__).parents[4]
 SITE = Path("/x/lib/python3.11/site-packages")
 WHEEL = Installation("/x", "/x/bin/python -m pip", SITE)
 PACKAGED = Installation("/usr/lib/edge-gateway", "unused", SITE)
+IMAGE = Installation("/usr/lib/edge-gateway", "unused", SITE, "edge-gateway edge-gateway-litert")
 INSTEAD = "instead of packages, with onnx-cuda (packaging/README.md)"
 
 
@@ -24,6 +25,8 @@ INSTEAD = "instead of packages, with onnx-cuda (packaging/README.md)"
         (WHEEL, "", "/x/bin/python -m pip install 'edge-inference-gateway'"),
         (PACKAGED, "camera", "sudo apt-get install edge-gateway-camera"),
         (PACKAGED, "onnx-cuda", f"install the gateway by make install {INSTEAD}"),
+        (IMAGE, "camera", "in a checkout: make image PARTS='edge-gateway edge-gateway-litert edge-gateway-camera'"),
+        (IMAGE, "onnx-cuda", f"install the gateway by make install {INSTEAD}"),
         (HERE, "camera", f"{sys.executable} -m pip install --editable '{CHECKOUT}[camera]'"),
     ],
 )
