@@ -1,16 +1,13 @@
 """`make image`: an OCI image of Debian packages that `make deb` has built, without emulation and without root.
 
-Nothing inside is installed by dpkg: packages of Debian and of packaging/deb.py are unpacked, and what their scripts would
-do is done here: byte code, users, certificates. An image has three layers (Debian, wheels of others, our programs), so
-that a device which upgrades downloads the last one alone.
+Packages of Debian and of packaging/deb.py are unpacked, and what their scripts would do is done here: byte code, users,
+certificates. An image has three layers (Debian, wheels of others, our programs): an upgrade transfers the last one.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
-import gzip
+import datetime as dt
 import hashlib
 import json
 import os
@@ -20,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +40,14 @@ DROPPED = (
     *("usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*", "usr/share/debconf/*"),
     *("usr/share/bash-completion/*", "usr/share/base-files/*", "usr/share/doc-base/*", "usr/share/perl5/*"),
     *("usr/share/python3/*", "usr/share/applications/*", "usr/share/pixmaps/*", "usr/lib/*-linux-gnu/gconv/*"),
-    *("usr/lib/systemd", "usr/lib/systemd/*", "usr/lib/udev/*", "usr/lib/sysusers.d/*", "usr/sbin/*", "usr/bin/tini-static"),
+    *(
+        "usr/lib/systemd",
+        "usr/lib/systemd/*",
+        "usr/lib/udev/*",
+        "usr/lib/sysusers.d/*",
+        "usr/sbin/*",
+        "usr/bin/tini-static",
+    ),
     *("etc/cron.daily/*", "etc/default/*", "etc/init.d/*", "etc/update-motd.d/*", "etc/skel/*", "boot", "media", "srv"),
     *("etc/systemd/*", "usr/games", "usr/include", "usr/share/dict"),
 )
@@ -111,11 +115,12 @@ class Image:
         # Packages that name /lib in place of /usr/lib: dpkg-deb --extract would put a folder in place of the link.
         to.mkdir(exist_ok=True)
         words = ("tar", "--extract", "--keep-directory-symlink", "--no-same-owner", "--preserve-permissions", "-C", to)
-        with subprocess.Popen(("dpkg-deb", "--fsys-tarfile", file), stdout=subprocess.PIPE) as opened:
-            subprocess.run(words, stdin=opened.stdout, check=True)
+        reading = ("dpkg-deb", "--fsys-tarfile", str(file))
+        with subprocess.Popen(reading, stdout=subprocess.PIPE) as opened:
+            subprocess.run([str(word) for word in words], stdin=opened.stdout, check=True)
         if opened.returncode:
             raise InstallError(f"dpkg-deb cannot read {file}; delete it and run this again")
-        control = subprocess.run(("dpkg-deb", "--field", file), check=True, capture_output=True, text=True).stdout
+        control = _control(file)
         known = to / "var/lib/dpkg/status.d" / file.name.partition("_")[0]
         known.parent.mkdir(parents=True, exist_ok=True)
         known.write_text(f"{control.rstrip()}\nStatus: install ok installed\n")
@@ -163,20 +168,24 @@ class Image:
 
     def pack(self, layer: int, to: Path) -> tuple[str, str]:
         """Write a layer to the folder of blobs. Return its digest, and that of its content before compression."""
-        place, content = to / f"layer-{layer}", hashlib.sha256()
-        with place.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-            with tarfile.open(fileobj=_Hashed(packed, content), mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-                for path in sorted(self.root.rglob("*")):
-                    name = str(path.relative_to(self.root))
-                    if self.layer_of(name) == layer:
-                        entry = archive.gettarinfo(path, name)
-                        entry.mtime, entry.uname, entry.gname = 0, "", ""
-                        entry.uid = entry.gid = USER if name == self.state[1:] else 0
-                        with path.open("rb") if entry.isreg() else contextlib.nullcontext() as data:
-                            archive.addfile(entry, data)
-        digest = _digest(place)
-        place.rename(to / digest)
-        return digest, content.hexdigest()
+        place = to / f"layer-{layer}"
+        with tarfile.open(place, "w", format=tarfile.PAX_FORMAT) as archive:
+            for path in sorted(self.root.rglob("*")):
+                name = str(path.relative_to(self.root))
+                if self.layer_of(name) == layer:
+                    archive.add(path, name, recursive=False, filter=self.made_equal)
+        content = _digest(place)
+        run("gzip", "--no-name", place)
+        packed = place.with_suffix(".gz")
+        digest = _digest(packed)
+        packed.rename(to / digest)
+        return digest, content
+
+    def made_equal(self, entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        """Set what differs between two builds, and the owner of the folder of state."""
+        entry.uid = entry.gid = USER if entry.name == self.state[1:] else 0
+        entry.uname, entry.gname, entry.mtime = "", "", 0
+        return entry
 
     def configuration(self, contents: Sequence[str], made: str) -> dict[str, object]:
         """Return the configuration of the image (OCI image specification 1.0)."""
@@ -214,7 +223,7 @@ class Image:
         blobs = self.work / "layout/blobs/sha256"
         blobs.mkdir(parents=True)
         layers = [self.pack(layer, blobs) for layer in range(len(LAYERS))]
-        made = datetime.datetime.fromtimestamp(time_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
         def described(kind: str, digest: str) -> dict[str, object]:
             form = f"application/vnd.oci.image.{kind}"
@@ -251,14 +260,13 @@ class Image:
         archive = destination / f"{self.program}_{__version__}_{self.architecture}.oci.tar"
         with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as file:
             for path in sorted(layout.rglob("*")):
-                file.add(path, path.relative_to(layout), recursive=False, filter=_anonymous)
+                file.add(path, path.relative_to(layout), recursive=False, filter=self.made_equal)
         return archive, manifest
 
     def build(self, destination: Path, time_s: int) -> tuple[Path, str]:
         """Build, and return the archive and its digest. Raises InstallError, OSError, CalledProcessError."""
-        fields = (("dpkg-deb", "--field", str(file), "Depends") for file in self.ours)
-        needed = [subprocess.run(asked, check=True, capture_output=True, text=True).stdout for asked in fields]
-        names = {dependency.split()[0] for line in needed for dependency in line.split(",")}
+        needed = [dependency for file in self.ours for dependency in _control(file, "Depends").split(",")]
+        names = {dependency.split()[0] for dependency in needed}
         further = {part for part in self.parts if not part.startswith("edge-")}
         say(f"unpacking Debian {SUITE} {self.architecture}")
         wanted = {name for name in names if not name.startswith("edge-") and name not in UNUSED} | further | set(BASE)
@@ -272,26 +280,15 @@ class Image:
         return self.write(destination, time_s)
 
 
-class _Hashed:
-    """File that also adds what is written to a hash."""
-
-    def __init__(self, file: gzip.GzipFile, content: hashlib._Hash) -> None:
-        self._file, self._content = file, content
-
-    def write(self, data: bytes) -> int:
-        self._content.update(data)
-        return self._file.write(data)
+def _control(file: Path, *fields: str) -> str:
+    """Return the control file of a package, or the value of a field."""
+    asked = ("dpkg-deb", "--field", str(file), *fields)
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
 
 
 def _digest(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = entry.mtime = 0
-    entry.uname = entry.gname = ""
-    return entry
 
 
 def main() -> int:
