@@ -14,6 +14,7 @@ from docs.reference import commands, errors, settings
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = {
     "packaging/README.md": "start/install.md",
+    "packaging/CONTAINER.md": "start/container.md",
     "fleet/README.md": "howto/fleet-guide.md",
     "fleet/controller/rollouts/README.md": "howto/fleet-rollouts.md",
     "fleet/controller/serving/README.md": "howto/fleet-serving.md",

@@ -180,7 +180,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
         built.build(version, *PARTS)
     built.build(OLD, "edge-fleet")
     yield built
-    shutil.rmtree(built.folder)  # gigabytes that pytest must not keep
+    # shutil.rmtree(built.folder)  # gigabytes that pytest must not keep
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ class Installation:
 def _pip() -> str:
     """Return pip for the environment of this process. Those of uv, of `make install`, packages and images have none."""
     if PARTS:
-        return "change the image (packaging/README.md, \"Container image\"): pip"
+        return "change the image (packaging/CONTAINER.md): pip"
     sudo = "" if os.access(sys.prefix, os.W_OK) else "sudo "
     own = importlib.util.find_spec("pip") is not None
     return f"{sudo}{sys.executable} -m pip" if own else f"{sudo}python3 -m pip --python {sys.prefix}"
