@@ -207,7 +207,7 @@ class Image:
                 "User": f"{USER}:{USER}",
                 "ExposedPorts": {port: {} for port in PORTS[self.program]},
                 "Env": [f"{name}={value}" for name, value in variables.items()],
-                "Entrypoint": ["/usr/bin/tini", "-s", "--", *command],
+                "Entrypoint": ["/usr/bin/tini", "--", *command],
                 "Cmd": ["run" if self.program == GATEWAY else "serve"],
                 "Volumes": {self.state: {}},
                 "WorkingDir": self.state,
