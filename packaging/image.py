@@ -294,7 +294,7 @@ def _digest(file: Path) -> str:
 def main() -> int:
     """Build; 0 fine, 2 usage, 3 something needed is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="+", help="our packages, and packages of Debian such as intel-opencl-icd")
+    parser.add_argument("parts", nargs="+", help="our packages, and packages of Debian such as ocl-icd-libopencl1")
     parser.add_argument("--arch", choices=sorted(MACHINES), default="amd64", help="architecture of the image")
     parser.add_argument("--debs", type=Path, default=SOURCE / "dist", help="folder of our packages")
     parser.add_argument("--dest", type=Path, default=SOURCE / "build/image", help="folder of the image")

@@ -11,7 +11,7 @@ INSTALL := packaging/install.py
 SUITE ?= bookworm
 ARCH ?= amd64
 
-# Packages in the container image: ours, and those of Debian that it needs too, such as intel-opencl-icd
+# Packages in the container image: ours, and those of Debian that it needs too, such as ocl-icd-libopencl1
 PARTS ?= edge-gateway edge-gateway-openvino edge-gateway-litert
 
 # Folder of the apt repository, and fingerprints of the keys that gpg signs it and releases with
