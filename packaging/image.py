@@ -92,6 +92,8 @@ class Image:
     @cached_property
     def ours(self) -> list[Path]:
         """Files of our packages. Raises InstallError for one that was not built."""
+        if self.program not in self.parts:
+            raise InstallError(f"PARTS='{' '.join(self.parts)}' names neither {GATEWAY} nor {FLEET}; add one of them")
         ours = [part for part in self.parts if part.startswith("edge-")]
         files = [self.debs / f"{part}_{version_for(SUITE)}_{self.architecture}.deb" for part in ours]
         if absent := [file.name for file in files if not file.is_file()]:
@@ -105,7 +107,11 @@ class Image:
         archives.mkdir()
         hook = f'cp "$1"/var/cache/apt/archives/*.deb {archives}'
         options = ("--variant=extract", f"--architectures={architecture}", f"--include={','.join(packages)}")
-        run("mmdebstrap", "--quiet", "--format=null", *options, f"--extract-hook={hook}", SUITE, "-")
+        try:
+            run("mmdebstrap", "--quiet", "--format=null", *options, f"--extract-hook={hook}", SUITE, "-")
+        except subprocess.CalledProcessError as error:
+            wanted = f"Debian {SUITE} {architecture}: {' '.join(packages)}"
+            raise InstallError(f"mmdebstrap failed, see above; is each of these a package of {wanted}?") from error
         for file in sorted(archives.iterdir()):
             if file.name.partition("_")[0] not in UNUSED:
                 self.unpack(file, to)
