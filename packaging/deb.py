@@ -75,12 +75,18 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "test.txt": ("onnx",),
 }
 """Locked requirements, and which of them are wanted: all if none is named."""
-LEFT_OUT = ("openvino-telemetry", "polyfactory", "faker", "pip", "tzdata")
-"""Usage reporter, makers of examples, installer; and the time zones that Debian's tzdata has."""
+LEFT_OUT = (
+    *("openvino-telemetry", "polyfactory", "faker", "pip", "tzdata"),
+    *("pygments", "markdown-it-py", "mdurl"),
+)
+"""Usage reporter, makers of examples, installer; the time zones that Debian's tzdata has; what Rich colours source
+code and Markdown with, which no program here shows."""
 DROPPED = (
     *("*/tests/*", "*/test/*", "*_tests.cpython-*", "*/test-*.sh", "*/.gitignore", "*.pyi", "*.pxd", "*/include/*"),
     *("*.dist-info/RECORD", "*.data/*", "*.a", "*.lib", "*.cmake", "numpy/f2py/*"),
     "onnxruntime/capi/libonnxruntime.so*",  # for programs in C: Python's module holds all of it
+    *("PIL/_avif.*", "pillow.libs/libavif-*", "PIL/_imagingcms.*", "pillow.libs/liblcms2-*", "PIL/_imagingtk.*"),
+    "numpy/_core/_simd.*",  # for the tests of numpy
 )
 """Files of wheels that no program here reads."""
 QUANTIZING = (

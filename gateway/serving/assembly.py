@@ -19,6 +19,7 @@ from gateway.common.domain.release import Release
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.selection import Site
 from gateway.common.domain.verdict import PluginStatus, RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.common.memory import group_limit_bytes
 from gateway.common.store.private_copies import changed, private_copies
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, models_folder, site_profiles_folder
@@ -48,6 +49,8 @@ from gateway.serving.store.state import StateStore
 MIB = 1024 * 1024
 DATA_SHARE = 0.75
 """Share of the device's memory that the gateway's data may take where the configuration does not say."""
+GROUP_SHARE = 5 / 6
+"""Share of its control group's limit that it may take. With the unit's MemoryMax=90% both shares are equal."""
 HERE = Path("/")
 """The root of this machine, as opposed to a copied tree."""
 
@@ -131,7 +134,8 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
     # RLIMIT_DATA (getrlimit(2)) bounds the data of this process, and of each trial that it starts; 0: no bound. A run
     # beyond it fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers and
     # engines reserve and never touch.
-    limit_bytes = config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0))
+    shares = (DATA_SHARE * (where.inventory.memory_bytes or 0), GROUP_SHARE * (group_limit_bytes() or 0))
+    limit_bytes = config.gateway.memory_mib * MIB or int(min(filter(None, shares), default=0))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))

@@ -66,7 +66,7 @@ class GatewaySettings:
 
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
-    memory_mib: int = 0  # MiB of data that the process may allocate; 0: three quarters of the device's memory
+    memory_mib: int = 0  # MiB of data that the process may allocate; 0: 3/4 of the device's, 5/6 of its control group's
     profiles_dir: str = ""  # folder of device profiles of this site; "": /etc/edge-gateway/device_profiles if it exists
     server_name: ClassVar[str] = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
 

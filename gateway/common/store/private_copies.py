@@ -10,15 +10,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact
+from gateway.common.memory import available_bytes
 from gateway.common.store.plain import open_plain
 
 PREFIX = "edge-gateway-opened-"
@@ -40,7 +40,7 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
         runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
         size_bytes = sum(artifact.size_bytes for artifact in wanted)
-        place = choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
+        place = choose_place(size_bytes, available_bytes(), in_memory, ON_DISK)
     made = _make_folder(place)
     try:
         for artifact in wanted:
@@ -99,11 +99,3 @@ def changed(file: Path) -> VariantError:
 def _no_room(place: Path, error: OSError) -> VariantError:
     problem = f"the model's files cannot be copied to {place}: {error.strerror or error}"
     return VariantError(problem, remedy="free some memory, or room on the disk", transient=True)
-
-
-def _available_bytes() -> int:
-    """Return the memory available without swapping (proc(5), MemAvailable); 0 if the kernel does not report it."""
-    with suppress(OSError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 if found else 0
-    return 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import grp
+import os
 import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.common.domain.inventory import RUNGS, Rung
-from gateway.serving.hardware.tree import GROUP_READ_WRITE, OVERFLOW_GROUP, Tree
+from gateway.serving.hardware.tree import GROUP_READ_WRITE, OTHERS_READ_WRITE, OVERFLOW_GROUP, Tree
 
 EXTRA = ("updates/dkms", "extra")
 """Folders of modules that do not come with the kernel."""
@@ -134,7 +135,21 @@ def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
     detail = f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, group {group or status.st_gid}"
     if tree.may_open(path):
         return Rung("permission", True, detail)
+    if tree.live and _mode_allows(status):
+        remedy = (
+            f"allow it: sudo systemctl edit edge-gateway, and write DeviceAllow={path} rw below [Service]; "
+            f"in a container pass it: --device {path}"
+        )
+        return Rung("permission", False, f"{detail}, which is enough, but the control group forbids the device", remedy)
     return Rung("permission", False, detail, permission_remedy(status.st_mode, status.st_gid, group, access))
+
+
+def _mode_allows(status: os.stat_result) -> bool:
+    """Return whether owner, group and mode let this process read and write."""
+    if os.geteuid() in {0, status.st_uid}:
+        return True
+    shift = 3 if status.st_gid in {os.getegid(), *os.getgroups()} else 0
+    return status.st_mode >> shift & OTHERS_READ_WRITE == OTHERS_READ_WRITE
 
 
 def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) -> str:

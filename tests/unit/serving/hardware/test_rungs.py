@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from gateway.common.domain.inventory import RUNGS, Rung
 from gateway.serving.hardware.rungs import RENDER, permission_remedy, permission_rung, ten
@@ -44,6 +47,18 @@ def test_groups_are_the_systems_on_the_live_root() -> None:
     rung = permission_rung(Tree(Path("/")), "/dev/null", RENDER)
     assert rung.ok
     assert rung.detail.startswith("/dev/null has mode 0666, group ")
+
+
+def test_a_refusal_in_spite_of_the_mode_is_the_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tree, "may_open", lambda *_: False)
+    rung = permission_rung(Tree(Path("/")), "/dev/null", RENDER)
+    assert rung.ok is False
+    assert "control group forbids" in rung.detail
+    assert "DeviceAllow=/dev/null rw" in str(rung.remedy)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    other = os.stat_result((0o20600, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(Tree, "status", lambda *_: other)
+    assert "write SUBSYSTEM" in str(permission_rung(Tree(Path("/")), "/dev/null", RENDER).remedy)
 
 
 def test_no_node_no_permission() -> None:
