@@ -55,9 +55,13 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 test-long: debian-boot
 debian-boot:
 	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg man-db \
+<<<<<<< HEAD
 		umoci skopeo runc iproute2 binutils
+=======
+		qemu-system-x86 e2fsprogs
+>>>>>>> e0cea422 (Boot Debian 12 and 13 by one script, arm64 packages in emulation, limits in a virtual machine)
 
-# The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
+# The test of the packages on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64
-debian-arm64:
-	@packaging/debian-packages qemu-user-static binfmt-support mmdebstrap debian-archive-keyring
+debian-arm64: debian-boot
+	@packaging/debian-packages qemu-user-static binfmt-support arch-test

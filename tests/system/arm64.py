@@ -1,28 +1,24 @@
-"""An emulated arm64 machine: Debian 12 and the locked aarch64 wheels, kept in the user's cache; qemu's user mode."""
+"""An emulated arm64 machine: Debian 13 with the arm64 packages of this tree, in qemu's user mode."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.devices import catalogue
 from tests.devices.build import Entry, arm_cpuinfo, build
+from tests.system.debian import LIMIT_S, debian, packages
 from tests.system.installation import REPOSITORY, run
 
-LOCK = REPOSITORY / "requirements" / "runtime.txt"
-SUITE, PYTHON, WHEELS = "bookworm", "3.11", "aarch64-manylinux_2_36"
-"""Debian 12, its Python and its glibc."""
-INCLUDED = "base-files,libc6,libstdc++6,python3"
+INCLUDED = "systemd-standalone-sysusers,python3,libstdc++6,libgomp1"
+WANTED = "edge-gateway edge-gateway-openvino edge-gateway-litert"
 HANDLER = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
-PROGRAMS = ("qemu-aarch64-static", "update-binfmts", "mmdebstrap", "unshare")
-NEEDED = "run `make debian-arm64`; it installs qemu-user-static, binfmt-support and mmdebstrap"
-COMMAND = ("/usr/bin/python3", "-m", "gateway")
+PROGRAMS = ("qemu-aarch64-static", "update-binfmts", "mmdebstrap", "arch-test", "unshare")
+NEEDED = "run `make debian-arm64`; it installs qemu-user-static, binfmt-support, arch-test and mmdebstrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +44,13 @@ class Machine:
     core: Core
     folder: Path
     root: Path
-    packages: Path
 
     @property
     def command(self) -> tuple[str, ...]:
         """`edge-gateway`, to be followed by its arguments."""
         script = Path(__file__).with_name("arm64.sh")
-        paths = (self.root, self.packages, self.folder / "machine", REPOSITORY, self.folder)
-        return ("unshare", "--mount", "bash", *map(str, (script, *paths)), *COMMAND)
+        paths = (self.root, self.folder / "machine", REPOSITORY, self.folder)
+        return ("unshare", "--mount", "bash", *map(str, (script, *paths)), "/usr/bin/edge-gateway")
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -70,19 +65,22 @@ class Machine:
         return done.returncode, done.stdout
 
 
-def machine(core: Core, folder: Path) -> Machine:
-    """Make what is missing of the emulated machine: 440 MB of the cache, once per lock."""
+def installed(folder: Path) -> Path:
+    """Return the root of a Debian in which dpkg installed the packages; their scripts ran in emulation."""
     _can_emulate()
-    cache = _cache()
-    cache.mkdir(parents=True, exist_ok=True)
-    root, packages = cache / "root", cache / "packages"
-    if not root.exists():
-        _debian(root)
-    if not packages.exists():
-        _wheels(packages)
+    packages(folder / "debs", "trixie", "arm64", "0.2.0", WANTED)
+    root = folder / "root"
+    run("cp", "--archive", debian("trixie", INCLUDED, "arm64"), root)
+    (folder / "debs").rename(root / "debs")
+    run("chroot", root, "sh", "-c", "dpkg --install /debs/*.deb", limit_s=LIMIT_S)
+    return root
+
+
+def machine(core: Core, folder: Path, root: Path) -> Machine:
+    """Make the emulated machine with this core."""
     cores = os.cpu_count() or 1
     build(folder / "machine", {**arm_cpuinfo(*[core.part] * cores, features=core.features), **_cores(core, cores)})
-    return Machine(core, folder, root, packages)
+    return Machine(core, folder, root)
 
 
 def _cores(core: Core, count: int) -> dict[str, Entry]:
@@ -105,13 +103,6 @@ def _mask(bits: int) -> str:
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8)) + "\n"
 
 
-def _cache() -> Path:
-    """Return one folder per lock, so that a new lock gets new packages."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    told = hashlib.sha256(LOCK.read_bytes() + f"{SUITE} {INCLUDED} {WHEELS}".encode()).hexdigest()[:12]
-    return Path(home) / "edge-inference-gateway" / f"arm64-{told}"
-
-
 def _can_emulate() -> None:
     assert os.geteuid() == 0, "root is needed to mount the emulated machine's folders"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -120,35 +111,3 @@ def _can_emulate() -> None:
         return
     said = run("update-binfmts", "--enable", "qemu-aarch64", check=False)  # no systemd: the package could not
     assert HANDLER.exists(), f"the kernel does not hand arm64 programs to qemu ({said.stderr.strip()}): {NEEDED}"
-
-
-def _debian(root: Path) -> None:
-    """Unpack Debian's own packages, checked by its keys, without running any of their programs."""
-    merged = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
-    made = root.with_name("root.new")
-    shutil.rmtree(made, ignore_errors=True)
-    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    source = f"deb [signed-by={keys}] {_mirror()} {SUITE} main"
-    run(
-        "mmdebstrap", "--variant=extract", "--architectures=arm64", merged, f"--include={INCLUDED}", SUITE, made, source
-    )
-    made.rename(root)
-
-
-def _mirror() -> str:
-    """Return the URI from which this machine's own apt gets Debian."""
-    told = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(LABEL)", "Created-By: Packages").stdout
-    for uri, codename, label in (line.split(maxsplit=2) for line in told.splitlines()):
-        if label == "Debian" and not codename.endswith(("-security", "-updates", "-backports")):
-            return uri
-    raise AssertionError("apt names no Debian mirror here; add one to its sources")
-
-
-def _wheels(packages: Path) -> None:
-    """Install the locked wheels for aarch64, checked by hash."""
-    made = packages.with_name("packages.new")
-    shutil.rmtree(made, ignore_errors=True)
-    where = ("--python-platform", WHEELS, "--python-version", PYTHON, "--only-binary", ":all:", "--target", made)
-    uv = Path(sys.executable).with_name("uv")
-    run(uv, "pip", "install", "--quiet", "--no-deps", "--require-hashes", *where, "-r", LOCK)
-    made.rename(packages)

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs a command on an emulated arm64 Debian; called by arm64.py in a mount namespace of its own, so that every mount
-# ends with it: arm64.sh ROOT PACKAGES MACHINE REPOSITORY FOLDER COMMAND...
-# ROOT and PACKAGES stay as they are; REPOSITORY (read-only) and FOLDER are seen under their own names. Nothing of this
+# ends with it: arm64.sh ROOT MACHINE REPOSITORY FOLDER COMMAND...
+# ROOT stays as it is; REPOSITORY (read-only) and FOLDER are seen under their own names. Nothing of this
 # machine's hardware is seen: MACHINE holds /proc/cpuinfo and /sys/devices/system/cpu as an arm64 kernel writes them.
 set -euo pipefail
-lower=$1 packages=$2 machine=$3 repository=$4 folder=$5
-shift 5
+lower=$1 machine=$2 repository=$3 folder=$4
+shift 4
 place=$(mktemp --directory --tmpdir="$folder")
 mount -t tmpfs tmpfs "$place"
 mkdir "$place"/{upper,work,root}
@@ -17,7 +17,6 @@ seen() { # seen OUTSIDE INSIDE [OPTIONS]: a folder or file of this machine in th
     mount --bind "$1" "$root$2"
     if [ $# -gt 2 ]; then mount -o "remount,bind,$3" "$root$2"; fi
 }
-seen "$packages" /opt/packages ro
 seen "$repository" "$repository" ro
 seen "$folder" "$folder"
 mount -t tmpfs tmpfs "$root/dev"
@@ -26,5 +25,5 @@ mkdir "$root/dev/shm"
 mount --rbind /proc "$root/proc"
 seen "$machine/proc/cpuinfo" /proc/cpuinfo
 seen "$machine/sys" /sys ro
-export PYTHONPATH="$repository:/opt/packages" PYTHONDONTWRITEBYTECODE=1
+unset PYTHONPATH
 exec chroot "$root" "$@"

@@ -1,4 +1,4 @@
-"""The gateway on arm64: locked aarch64 wheels on an emulated Debian 12, with and without dot product. Needs root.
+"""The gateway on arm64: its packages on an emulated Debian 13, with and without dot product. Needs root.
 
 Emulation shows what is right or wrong, not what is fast.
 """
@@ -6,6 +6,7 @@ Emulation shows what is right or wrong, not what is fast.
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,9 @@ import pytest
 import tritonclient.grpc as triton
 
 from tests.simulators.daemon import SHIPPED, Daemon, golden, starting
-from tests.system.arm64 import A72, A76, Core, Machine, machine
+from tests.system.arm64 import A72, A76, Core, Machine, installed, machine
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MODELS = ("meter-reader", "activity")
 VARIANTS = {
@@ -43,10 +44,17 @@ idle_before_trial_s = 3600.0
 START_S = 280.0
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("arm64")
+    yield installed(folder)
+    shutil.rmtree(folder)  # a gigabyte that pytest must not keep
+
+
 @pytest.fixture(scope="module", params=[A72, A76], ids=lambda core: core.name)
-def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Machine:
     core: Core = request.param
-    found = machine(core, tmp_path_factory.mktemp(core.name))
+    found = machine(core, tmp_path_factory.mktemp(core.name), root)
     (found.folder / "patient.toml").write_text(PATIENT)
     return found
 
@@ -86,6 +94,12 @@ def test_the_emulated_machine_is_seen_and_nothing_of_this_one(device: Machine) -
     assert (found["cpu"]["vendor"], found["cpu"]["model"]) == ("ARM", device.core.name.title())
     assert found["cpu"]["features"] == sorted(device.core.features.split())
     assert (found["board"]["model"], found["accelerators"]) == (None, [])
+
+
+def test_doctor_names_each_runtime(device: Machine) -> None:
+    code, said = device.ask("doctor", *_options(device))
+    assert code in {0, 1}
+    assert all(f"✓ runtime {name}" in said for name in ("onnx", "openvino", "litert")), said
 
 
 def test_the_emulating_processors_features_are_not_taken_for_ours(device: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Debian packages in a booted Debian 12, from a signed repository: install, add a runtime, upgrade, downgrade, purge.
+"""Debian packages in booted Debian 12 and 13, from a signed repository, without network: from installation to purge.
 
 Needs root, mmdebstrap, reprepro and systemd-nspawn.
 """
@@ -7,73 +7,33 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.installation import REPOSITORY, leave_no_groups, run
+from tests.system.debian import SYSTEM, boot, debian, packages
+from tests.system.installation import REPOSITORY, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
-LIMIT_S = 1500.0
-INCLUDED = "systemd,systemd-sysv,dbus,python3,udev,libstdc++6,libgomp1,procps,curl"
 OLD, NEW = "0.2.0", "0.2.1"
+WANTED = "edge-gateway edge-gateway-openvino edge-agent"
 REPOSITORIES = {"old": (OLD, "one"), "both": (NEW, "one", "two"), "rotated": (NEW, "two"), "stranger": (NEW, "three")}
 """Repositories: version and keys that sign it."""
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Build two versions. Yield the folder that has a folder of packages for each."""
-    folder = tmp_path_factory.mktemp("deb")
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Build two versions, and boot once. Return what was written inside, by file name."""
+    folder = tmp_path_factory.mktemp(request.param)
     for version in (OLD, NEW):
-        source = folder / f"source-{version}"
-        shutil.copytree(
-            REPOSITORY,
-            source,
-            symlinks=True,
-            ignore=shutil.ignore_patterns(".venv*", ".git", "build", "dist", ".*cache"),
-        )
-        stated = source / "gateway/__init__.py"
-        stated.write_text(re.sub(r'__version__ = ".*"', f'__version__ = "{version}"', stated.read_text()))
-        environ = {**os.environ, "ZSTD_LEVEL": "1", "SOURCE_DATE_EPOCH": "1790000000"}
-        run(
-            sys.executable,
-            "packaging/deb.py",
-            "--dest",
-            folder / "debs" / version,
-            cwd=source,
-            env=environ,
-            limit_s=LIMIT_S,
-        )
-        shutil.rmtree(source)
-    yield folder / "debs"
-    shutil.rmtree(folder)  # half a gigabyte that pytest must not keep
-
-
-@pytest.fixture(scope="module")
-def seen(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Boot once. Return what was written inside, by file name."""
-    folder = tmp_path_factory.mktemp("boot")
-    root = folder / "root"
-    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={INCLUDED}", "bookworm", root, limit_s=LIMIT_S)
-    shutil.copytree(packages, root / "debs")
+        packages(folder / version, request.param, "amd64", version, WANTED)
     for name, (version, *keys) in REPOSITORIES.items():
         made = [_key(folder / "gnupg", key) for key in keys]
         environ = {**os.environ, "GNUPGHOME": str(folder / "gnupg")}
-        run(REPOSITORY / "packaging/apt-repo", packages / version, root / "srv" / name, *made, env=environ)
-    script = Path(__file__).with_name("deb.sh")
-    done = run("unshare", "--mount", "bash", script, root, check=False, limit_s=LIMIT_S)
-    leave_no_groups("edge-gateway-deb")
-    result = root / "result"
-    assert (result / "end").exists(), f"it did not boot: {done.stdout}{done.stderr}"
-    answers = {file.name: file.read_text() for file in result.iterdir()}
-    shutil.rmtree(folder)
-    return answers
+        target = folder / "upper/srv" / name
+        run(REPOSITORY / "packaging/apt-repo", folder / version, target, *made, env=environ)
+    return boot(debian(request.param, SYSTEM), folder, "inside_packages.sh")
 
 
 def _key(home: Path, name: str) -> str:
@@ -98,10 +58,17 @@ def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str])
     assert seen["pid.before"] != seen["pid.after"], "the service was not restarted"
 
 
+def test_tokens_are_changed_by_a_reload(seen: dict[str, str]) -> None:
+    """Answers to no token, the first and the second one, before and after."""
+    assert seen["tokens.before"] == "401 200 401 "
+    assert seen["tokens.after"] == "401 401 200 "
+
+
 def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, str]) -> None:
     assert (seen["version.before"], seen["version.after"]) == (f"edge-gateway {OLD}\n", f"edge-gateway {NEW}\n")
     assert seen["served.after"] == NEW
     assert seen["kept"] == "1\n"
+    assert seen["offered"] == f"# Settings of {NEW}.\n", "the new sample is beside it"
     assert seen["version.down"] == f"edge-gateway {OLD}\n"
 
 
@@ -116,6 +83,17 @@ def test_the_installer_of_versions_leaves_packages_to_dpkg(seen: dict[str, str])
 
 def test_no_program_of_a_developer_is_installed(seen: dict[str, str]) -> None:
     assert seen["unwanted"] == ""
+
+
+def test_nothing_that_was_left_out_of_wheels_is_needed(seen: dict[str, str]) -> None:
+    """Modules of runtimes that are not installed are the only ones that cannot be imported."""
+    assert set(seen["imports"].split()) <= {"ai_edge_litert", "av", "nncf", "onnx", "grpc"}
+    assert "failed" not in seen["help"]
+
+
+def test_the_size_is_that_of_the_readme(seen: dict[str, str]) -> None:
+    onnx = seen["sizes"].splitlines()[0].split()
+    assert int(onnx[2]) * 1.024 <= 140_000, "kB with byte code"
 
 
 def test_keys_of_the_repository_are_rotated(seen: dict[str, str]) -> None:

@@ -1,0 +1,60 @@
+# Runs as root inside a virtual machine, whose kernel has every controller: test_limits_boot.py. One file of /result
+# answers one question.
+cd /result || exit 1
+exec 2> errors
+unit=edge-gateway
+ready() { for _ in $(seq 1500); do curl -sf http://127.0.0.1:8000/v2/health/ready >/dev/null && return; sleep 0.2; done; }
+shows() { systemctl show "$unit" --value -p "$1"; }
+bound() { awk '/^Max data size/ {print $4}' "/proc/$(shows MainPID)/limits"; }
+zeros() { curl -s -o zeros.answer -w '%{http_code}' http://127.0.0.1:8000/v2/models/zeros/infer \
+    --data "{\"inputs\": [{\"name\": \"shape\", \"datatype\": \"INT64\", \"shape\": [1], \"data\": [$1]}]}"; }
+verdicts() { find /var/lib/edge-gateway -type f -printf '%p %T@\n' | sort; }
+events() { cat "/sys/fs/cgroup/system.slice/$unit.service/memory.events"; }
+
+dpkg -i /debs/*.deb > dpkg
+ready
+awk '/^MemTotal/ {print $2 * 1024}' /proc/meminfo > total
+bound > bound.usual
+
+# A device that the unit does not list, and that the service's user may open by its mode.
+mkdir -p /usr/lib/wsl/lib "/etc/systemd/system/$unit.service.d"
+touch /usr/lib/wsl/lib/libcuda.so.1
+mknod -m 666 /dev/dxg c 1 3
+edge-gateway doctor > doctor.outside
+sed -i 's|^#dir = ""|dir = "/srv/models"|' /etc/edge-gateway/edge-gateway.toml
+printf '[Service]\nMemoryMax=400M\nMemorySwapMax=0\nRestartSec=100ms\nExecStartPre=-/bin/sh -c "edge-gateway doctor > /run/edge-gateway/doctor"\n' \
+    > "/etc/systemd/system/$unit.service.d/limits.conf"
+systemctl daemon-reload
+systemctl restart $unit
+ready
+cp /run/edge-gateway/doctor doctor.inside
+printf '[Service]\nDeviceAllow=/dev/dxg rw\n' > "/etc/systemd/system/$unit.service.d/device.conf"
+systemctl daemon-reload
+systemctl restart $unit
+ready
+cp /run/edge-gateway/doctor doctor.allowed
+
+# More memory than the unit has, asked for by a caller: that call fails.
+bound > bound.limited
+shows MainPID > pid.before
+zeros 10 > zeros.small
+zeros 200000000 > zeros.large
+cp zeros.answer zeros.refusal
+zeros 10 > zeros.again
+shows MainPID > pid.after
+events > events.bounded
+
+# The kernel ends the service for memory; it starts again with what it had found out.
+verdicts > verdicts.before
+first=$(shows MainPID)
+shows NRestarts > restarts.before
+systemctl set-property --runtime $unit MemoryMax=20M
+for _ in $(seq 300); do [ "$(shows MainPID)" != "$first" ] && break; sleep 0.2; done
+systemctl set-property --runtime $unit MemoryMax=400M
+for _ in $(seq 300); do [ "$(shows ActiveState)" = active ] && break; sleep 0.2; done
+ready
+shows NRestarts > restarts.after
+journalctl -u $unit --grep 'oom-kill|OOM killer' --output cat > killed
+verdicts > verdicts.after
+zeros 10 > zeros.restarted
+touch end

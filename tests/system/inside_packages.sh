@@ -1,0 +1,106 @@
+# Runs as root inside a booted Debian without network, in which /srv has signed repositories: test_deb.py. One file of
+# /result answers one question.
+cd /result || exit 1
+exec 2> errors
+export DEBIAN_FRONTEND=noninteractive
+unit=edge-gateway
+keys=/etc/apt/keyrings/edge-inference-gateway.asc
+file=/etc/edge-gateway/edge-gateway.toml
+golden=/usr/share/edge-gateway/models/meter-reader/1/golden.npz
+. /etc/os-release
+ready() { for _ in $(seq 600); do curl -sf http://127.0.0.1:8000/v2/health/ready >/dev/null && return; sleep 0.2; done; }
+shows() { systemctl show "$unit" --value -p "$1"; }
+# use NAME: take packages from this repository; says whether apt trusts it.
+use() {
+    echo "deb [signed-by=$keys] file:/srv/$1 $VERSION_CODENAME main" > /etc/apt/sources.list
+    if apt-get -o APT::Update::Error-Mode=any update > "apt.$1" 2>&1; then echo yes; else echo no; fi > "trusted.$1"
+}
+install() { apt-get -y -o Dpkg::Options::=--force-confold --no-install-recommends "$@"; }
+# everything: every path but those that dpkg, apt and logs write by themselves.
+everything() { find /etc /usr /var /lib -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log -o -path /var/lib/apt \) -prune -o -print | sort; }
+# size NAME: what the service takes on the disk, without and with byte code, and in memory, in kB.
+size() {
+    echo "$1: $(du -s --apparent-size --exclude='*.pyc' /usr/lib/edge-gateway | cut -f1) $(du -s --apparent-size /usr/lib/edge-gateway | cut -f1)" \
+        "$(du -s /usr/lib/edge-gateway | cut -f1) $(sed -n 's/^VmRSS:\D*\([0-9]*\).*/\1/p' "/proc/$(shows MainPID)/status")" >> sizes
+}
+seconds() { echo "$1: $(cut -d' ' -f1 /proc/uptime)" >> seconds; }
+
+mkdir -p /etc/apt/keyrings
+cp /srv/old/edge-inference-gateway.asc $keys
+use old
+everything > /everything.before
+seconds begin
+install install edge-gateway edge-agent > dpkg.install
+seconds installed
+ready
+seconds ready
+edge-gateway infer meter-reader --npz $golden --url 127.0.0.1:8000 --output json > infer
+seconds answered
+systemctl is-active edge-gateway > active
+systemctl is-active edge-agent > agent
+edge-gateway --version > version.before
+edge-software status > software 2>&1
+edge-gateway doctor > runtimes.before
+shows MainPID > pid.before
+size onnx
+install install edge-gateway-openvino > dpkg.openvino
+ready
+edge-gateway doctor > runtimes.after
+shows MainPID > pid.after
+size onnx+openvino
+
+# Tokens: each of two in turn; a reload changes them.
+infers() { curl -s -o /dev/null -w '%{http_code} ' -H "Authorization: Bearer $1" http://127.0.0.1:8000/v2/models/meter-reader; }
+for name in first second; do
+    edge-gateway token new $name --scopes infer --json > token.$name
+done
+field() { /usr/bin/python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$@"; }
+command install -m 640 -g edge-gateway /dev/null /etc/edge-gateway/tokens
+sed -i 's|^#tokens_file = ""|tokens_file = "/etc/edge-gateway/tokens"|' $file
+field token.first line > /etc/edge-gateway/tokens
+systemctl restart $unit
+ready
+{ infers none; infers "$(field token.first token)"; infers "$(field token.second token)"; } > tokens.before
+field token.second line > /etc/edge-gateway/tokens
+systemctl reload $unit
+for _ in $(seq 100); do journalctl -u $unit | grep -q 'credentials reloaded' && break; sleep 0.2; done
+{ infers none; infers "$(field token.first token)"; infers "$(field token.second token)"; } > tokens.after
+
+use stranger
+use both
+install upgrade > dpkg.upgrade
+cp /srv/both/edge-inference-gateway.asc $keys
+use rotated
+ready
+edge-gateway --version > version.after
+curl -s -H "Authorization: Bearer $(field token.second token)" http://127.0.0.1:8000/v2 | sed 's/.*"version": *"\([^"]*\)".*/\1/' | tr -d '\n' > served.after
+grep -c '^tokens_file' $file > kept
+grep '^# Settings of' $file.dpkg-dist > offered
+dpkg -i $(find /srv/old/pool -name '*.deb') > dpkg.downgrade
+ready
+edge-gateway --version > version.down
+(cd /usr/lib/edge-gateway/lib/python3*/site-packages && ls -d pip faker polyfactory openvino_telemetry pygments */tests) > unwanted 2>/dev/null
+# Every module, and pictures, with what was left out of the wheels.
+/usr/lib/edge-gateway/bin/python3 - > imports 2>&1 <<'PYTHON'
+import importlib, io, pkgutil
+
+import gateway
+from PIL import Image, ImageFont
+
+for module in pkgutil.walk_packages(gateway.__path__, "gateway."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        print(error.name)
+for form in ("JPEG", "PNG", "WEBP"):
+    Image.new("RGB", (8, 8)).save(file := io.BytesIO(), form)
+    Image.open(file).load()
+ImageFont.load_default(20).getbbox("door")
+PYTHON
+for program in edge-gateway edge-agent edge-software; do $program --help || echo "$program failed"; done > help 2>&1
+install purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
+rm /etc/edge-gateway/tokens
+everything > /everything.after
+comm -13 /everything.before /everything.after > left
+getent passwd > users
+touch end
