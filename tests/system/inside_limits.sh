@@ -8,6 +8,11 @@ shows() { systemctl show "$unit" --value -p "$1"; }
 bound() { awk '/^Max data size/ {print $4}' "/proc/$(shows MainPID)/limits"; }
 zeros() { curl -s -o zeros.answer -w '%{http_code}' http://127.0.0.1:8000/v2/models/zeros/infer \
     --data "{\"inputs\": [{\"name\": \"shape\", \"datatype\": \"INT64\", \"shape\": [1], \"data\": [$1]}]}"; }
+# inside VERB: as the service sees it, with its user and in its control group (packaging/README.md).
+inside() {
+    sh -c 'echo $$ > /sys/fs/cgroup/system.slice/edge-gateway.service/cgroup.procs && exec setpriv \
+        --reuid=edge-gateway --regid=edge-gateway --init-groups edge-gateway "$@"' sh "$@"
+}
 verdicts() { find /var/lib/edge-gateway -type f -printf '%p %T@\n' | sort; }
 events() { cat "/sys/fs/cgroup/system.slice/$unit.service/memory.events"; }
 
@@ -19,20 +24,19 @@ bound > bound.usual
 # A device that the unit does not list, and that the service's user may open by its mode.
 mkdir -p /usr/lib/wsl/lib "/etc/systemd/system/$unit.service.d"
 touch /usr/lib/wsl/lib/libcuda.so.1
-mknod -m 666 /dev/dxg c 1 3
+mknod -m 666 /dev/dxg c 240 0
 edge-gateway doctor > doctor.outside
 sed -i 's|^#dir = ""|dir = "/srv/models"|' /etc/edge-gateway/edge-gateway.toml
-printf '[Service]\nMemoryMax=400M\nMemorySwapMax=0\nRestartSec=100ms\nExecStartPre=-/bin/sh -c "edge-gateway doctor > /run/edge-gateway/doctor"\n' \
-    > "/etc/systemd/system/$unit.service.d/limits.conf"
+printf '[Service]\nMemoryMax=400M\nMemorySwapMax=0\nRestartSec=100ms\n' > "/etc/systemd/system/$unit.service.d/limits.conf"
 systemctl daemon-reload
 systemctl restart $unit
 ready
-cp /run/edge-gateway/doctor doctor.inside
+inside doctor > doctor.inside
 printf '[Service]\nDeviceAllow=/dev/dxg rw\n' > "/etc/systemd/system/$unit.service.d/device.conf"
 systemctl daemon-reload
 systemctl restart $unit
 ready
-cp /run/edge-gateway/doctor doctor.allowed
+inside doctor > doctor.allowed
 
 # More memory than the unit has, asked for by a caller: that call fails.
 bound > bound.limited

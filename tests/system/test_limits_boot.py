@@ -1,4 +1,4 @@
-"""MemoryMax= and DeviceAllow= of the unit in a virtual machine: containers lack the controllers. Needs root and qemu."""
+"""MemoryMax= and DeviceAllow= of the unit in a virtual machine (containers lack controllers). Needs root and qemu."""
 
 from __future__ import annotations
 
