@@ -21,9 +21,9 @@ if [ "$kind" = container ]; then
     . "$(dirname "$0")/container.sh"
     boot "$root" "$name"
 fi
-# A virtual machine on the kernel of ROOT, without network. The emulator uses the processor's virtualization if it may.
+# A virtual machine on the kernel of ROOT, without network.
 mke2fs -q -t ext4 -d "$root" "$folder/disk" 3G
-qemu-system-x86_64 -accel kvm -accel tcg -cpu max -smp 2 -m 2048 -nodefaults -nographic -no-reboot -serial stdio \
+qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 2048 -nodefaults -nographic -no-reboot -serial stdio \
     -kernel "$root"/boot/vmlinuz-* -initrd "$root"/boot/initrd.img-* -append "root=/dev/vda rw console=ttyS0 quiet" \
     -drive "file=$folder/disk,format=raw,if=virtio,cache=unsafe" < /dev/null
 rm -r "$folder/upper/result"

@@ -17,7 +17,8 @@ use() {
 }
 install() { apt-get -y -o Dpkg::Options::=--force-confold --no-install-recommends "$@"; }
 # everything: every path but those that dpkg, apt and logs write by themselves.
-everything() { find /etc /usr /var /lib -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log -o -path /var/lib/apt \) -prune -o -print | sort; }
+everything() { find /etc /usr /var /lib -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log -o -path /var/lib/apt \
+    -o -path /var/tmp \) -prune -o -print | sort; }
 # size NAME: what the service takes on the disk, without and with byte code, and in memory, in kB.
 size() {
     echo "$1: $(du -s --apparent-size --exclude='*.pyc' /usr/lib/edge-gateway | cut -f1) $(du -s --apparent-size /usr/lib/edge-gateway | cut -f1)" \
@@ -99,7 +100,6 @@ ImageFont.load_default(20).getbbox("door")
 PYTHON
 for program in edge-gateway edge-agent edge-software; do $program --help || echo "$program failed"; done > help 2>&1
 install purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
-rm /etc/edge-gateway/tokens
 everything > /everything.after
 comm -13 /everything.before /everything.after > left
 getent passwd > users

@@ -72,8 +72,8 @@ def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, s
     assert seen["version.down"] == f"edge-gateway {OLD}\n"
 
 
-def test_purge_leaves_nothing_but_the_users(seen: dict[str, str]) -> None:
-    assert seen["left"] == ""
+def test_purge_leaves_nothing_but_the_users_and_files_of_the_operator(seen: dict[str, str]) -> None:
+    assert seen["left"].split() == ["/etc/edge-gateway", "/etc/edge-gateway/tokens"]
     assert "edge-gateway" in seen["users"]
 
 
