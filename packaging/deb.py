@@ -86,10 +86,8 @@ DROPPED = (
     *("*.dist-info/RECORD", "*.data/*", "*.a", "*.lib", "*.cmake", "numpy/f2py/*"),
     "onnxruntime/capi/libonnxruntime.so*",  # for programs in C: Python's module holds all of it
     *("PIL/_avif.*", "pillow.libs/libavif-*", "PIL/_imagingcms.*", "pillow.libs/liblcms2-*", "PIL/_imagingtk.*"),
-    *(
-        "numpy/_core/_simd.*",
-        "yaml/_yaml.*",
-    ),  # for the tests of numpy; a faster reader of YAML, which nothing here asks for
+    "numpy/_core/_simd.*",  # for the tests of numpy
+    "yaml/_yaml.*",  # a faster reader of YAML, which nothing here asks for
 )
 """Files of wheels that no program here reads."""
 QUANTIZING = (
