@@ -22,7 +22,7 @@ everything() { find /etc /usr /var /lib -xdev \( -path /var/lib/dpkg -o -path /v
 # size NAME: what the service takes on the disk, without and with byte code, and in memory, in kB.
 size() {
     echo "$1: $(du -s --apparent-size --exclude='*.pyc' /usr/lib/edge-gateway | cut -f1) $(du -s --apparent-size /usr/lib/edge-gateway | cut -f1)" \
-        "$(du -s /usr/lib/edge-gateway | cut -f1) $(sed -n 's/^VmRSS:\D*\([0-9]*\).*/\1/p' "/proc/$(shows MainPID)/status")" >> sizes
+        "$(du -s /usr/lib/edge-gateway | cut -f1) $(awk '/^VmRSS/ {print $2}' "/proc/$(shows MainPID)/status")" >> sizes
 }
 seconds() { echo "$1: $(cut -d' ' -f1 /proc/uptime)" >> seconds; }
 
@@ -31,24 +31,24 @@ cp /srv/old/edge-inference-gateway.asc $keys
 use old
 everything > /everything.before
 seconds begin
-install install edge-gateway edge-agent > dpkg.install
+install install edge-gateway > dpkg.install
 seconds installed
 ready
 seconds ready
 edge-gateway infer meter-reader --npz $golden --url 127.0.0.1:8000 --output json > infer
 seconds answered
 systemctl is-active edge-gateway > active
-systemctl is-active edge-agent > agent
 edge-gateway --version > version.before
-edge-software status > software 2>&1
 edge-gateway doctor > runtimes.before
 shows MainPID > pid.before
 size onnx
-install install edge-gateway-openvino > dpkg.openvino
+install install edge-agent edge-gateway-openvino > dpkg.openvino
+systemctl is-active edge-agent > agent
+edge-software status > software 2>&1
 ready
 edge-gateway doctor > runtimes.after
 shows MainPID > pid.after
-size onnx+openvino
+size onnx+openvino+agent
 
 # Tokens: each of two in turn; a reload changes them.
 infers() { curl -s -o /dev/null -w '%{http_code} ' -H "Authorization: Bearer $1" http://127.0.0.1:8000/v2/models/meter-reader; }
