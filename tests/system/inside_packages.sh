@@ -77,7 +77,7 @@ edge-gateway --version > version.after
 curl -s -H "Authorization: Bearer $(field token.second token)" http://127.0.0.1:8000/v2 | sed 's/.*"version": *"\([^"]*\)".*/\1/' | tr -d '\n' > served.after
 grep -c '^tokens_file' $file > kept
 grep '^# Settings of' $file.dpkg-dist > offered
-dpkg -i $(find /srv/old/pool -name '*.deb') > dpkg.downgrade
+dpkg --force-confold -i $(find /srv/old/pool -name '*.deb') > dpkg.downgrade
 ready
 edge-gateway --version > version.down
 (cd /usr/lib/edge-gateway/lib/python3*/site-packages && ls -d pip faker polyfactory openvino_telemetry pygments */tests) > unwanted 2>/dev/null
