@@ -22,6 +22,8 @@ if [ "$kind" = container ]; then
     boot "$root" "$name"
 fi
 # A virtual machine on the kernel of ROOT, without network.
+# The packages of /debs are installed before: to compile byte code takes an emulated processor minutes.
+chroot "$root" sh -c 'dpkg -i /debs/*.deb'
 mke2fs -q -t ext4 -d "$root" "$folder/disk" 3G
 qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 2048 -nodefaults -nographic -no-reboot -serial stdio \
     -kernel "$root"/boot/vmlinuz-* -initrd "$root"/boot/initrd.img-* -append "root=/dev/vda rw console=ttyS0 quiet" \

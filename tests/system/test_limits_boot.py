@@ -10,6 +10,8 @@ from tests.system.serving.test_answer_memory import write_zeros
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MIB = 1 << 20
+PATIENT = "[Service]\nTimeoutStartSec=15min\nWatchdogSec=5min\n"
+"""An emulated processor is slow."""
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("limits")
     packages(folder / "upper/debs", "trixie", "amd64", "0.2.0", "edge-gateway")
     write_zeros(folder / "upper/srv/models")
+    settings = folder / "upper/etc/systemd/system/edge-gateway.service.d/patient.conf"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(PATIENT)
     return boot(debian("trixie", f"{SYSTEM},linux-image-cloud-amd64"), folder, "inside_limits.sh", "machine")
 
 
