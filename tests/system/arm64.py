@@ -16,6 +16,7 @@ from tests.system.installation import REPOSITORY, run
 
 INCLUDED = "systemd-standalone-sysusers,python3,libstdc++6,libgomp1"
 WANTED = "edge-gateway edge-gateway-openvino edge-gateway-litert"
+COMMAND = ("/usr/lib/edge-gateway/bin/python3", "-m", "gateway")
 HANDLER = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 PROGRAMS = ("qemu-aarch64-static", "update-binfmts", "mmdebstrap", "arch-test", "unshare")
 NEEDED = "run `make debian-arm64`; it installs qemu-user-static, binfmt-support, arch-test and mmdebstrap"
@@ -50,7 +51,7 @@ class Machine:
         """`edge-gateway`, to be followed by its arguments."""
         script = Path(__file__).with_name("arm64.sh")
         paths = (self.root, self.folder / "machine", REPOSITORY, self.folder)
-        return ("unshare", "--mount", "bash", *map(str, (script, *paths)), "/usr/bin/edge-gateway")
+        return ("unshare", "--mount", "bash", *map(str, (script, *paths)), *COMMAND)
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -72,7 +73,7 @@ def installed(folder: Path) -> Path:
     root = folder / "root"
     run("cp", "--archive", debian("trixie", INCLUDED, "arm64"), root)
     (folder / "debs").rename(root / "debs")
-    run("chroot", root, "sh", "-c", "dpkg --install /debs/*.deb", limit_s=LIMIT_S)
+    run("chroot", root, "sh", "-c", "dpkg --install /debs/*.deb && edge-gateway --version", limit_s=LIMIT_S)
     return root
 
 
