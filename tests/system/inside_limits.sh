@@ -13,7 +13,11 @@ inside() {
     sh -c 'echo $$ > /sys/fs/cgroup/system.slice/edge-gateway.service/cgroup.procs && exec setpriv \
         --reuid=edge-gateway --regid=edge-gateway --init-groups edge-gateway "$@"' sh "$@"
 }
-verdicts() { find /var/lib/edge-gateway -type f -printf '%p %T@\n' | sort; }
+# kept: what the state holds of models, and since when.
+kept() {
+    python3 -c 'import sqlite3; print(sqlite3.connect("/var/lib/edge-gateway/state.sqlite").execute(
+        "SELECT key, at_ms FROM signature ORDER BY key").fetchall())'
+}
 events() { cat "/sys/fs/cgroup/system.slice/$unit.service/memory.events"; }
 
 ready
@@ -24,18 +28,18 @@ bound > bound.usual
 mkdir -p /usr/lib/wsl/lib "/etc/systemd/system/$unit.service.d"
 touch /usr/lib/wsl/lib/libcuda.so.1
 mknod -m 666 /dev/dxg c 240 0
-edge-gateway doctor > doctor.outside
+edge-gateway doctor --json > doctor.outside
 sed -i 's|^#dir = ""|dir = "/srv/models"|' /etc/edge-gateway/edge-gateway.toml
 printf '[Service]\nMemoryMax=400M\nMemorySwapMax=0\nRestartSec=100ms\n' > "/etc/systemd/system/$unit.service.d/limits.conf"
 systemctl daemon-reload
 systemctl restart $unit
 ready
-inside doctor > doctor.inside
+inside doctor --json > doctor.inside
 printf '[Service]\nDeviceAllow=/dev/dxg rw\n' > "/etc/systemd/system/$unit.service.d/device.conf"
 systemctl daemon-reload
 systemctl restart $unit
 ready
-inside doctor > doctor.allowed
+inside doctor --json > doctor.allowed
 
 # More memory than the unit has, asked for by a caller: that call fails.
 bound > bound.limited
@@ -48,7 +52,7 @@ shows MainPID > pid.after
 events > events.bounded
 
 # The kernel ends the service for memory; it starts again with what it had found out.
-verdicts > verdicts.before
+kept > kept.before
 first=$(shows MainPID)
 shows NRestarts > restarts.before
 systemctl set-property --runtime $unit MemoryMax=20M
@@ -58,6 +62,6 @@ for _ in $(seq 300); do [ "$(shows ActiveState)" = active ] && break; sleep 0.2;
 ready
 shows NRestarts > restarts.after
 journalctl -u $unit --grep 'oom-kill|OOM killer' --output cat > killed
-verdicts > verdicts.after
+kept > kept.after
 zeros 10 > zeros.restarted
 touch end

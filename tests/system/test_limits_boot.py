@@ -43,7 +43,7 @@ def test_a_service_that_is_killed_for_memory_starts_again_with_its_state(seen: d
     assert int(seen["restarts.after"]) > int(seen["restarts.before"])
     assert seen["killed"]
     assert seen["zeros.restarted"] == "200"
-    assert seen["verdicts.before"] == seen["verdicts.after"] != ""
+    assert seen["kept.before"] == seen["kept.after"] != "[]\n"
 
 
 def test_a_device_that_the_unit_does_not_allow_is_named(seen: dict[str, str]) -> None:
