@@ -55,11 +55,7 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 test-long: debian-boot
 debian-boot:
 	@packaging/debian-packages systemd-container mmdebstrap debian-archive-keyring debhelper dpkg-dev zstd reprepro gnupg man-db \
-<<<<<<< HEAD
-		umoci skopeo runc iproute2 binutils
-=======
-		qemu-system-x86 e2fsprogs
->>>>>>> e0cea422 (Boot Debian 12 and 13 by one script, arm64 packages in emulation, limits in a virtual machine)
+		umoci skopeo runc iproute2 binutils qemu-system-x86 e2fsprogs
 
 # The test of the packages on an emulated arm64 machine needs qemu's user mode and a Debian for it.
 test-long: debian-arm64
