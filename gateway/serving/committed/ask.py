@@ -15,6 +15,7 @@ from gateway.common.domain.activation import Activation, activation_document
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.installation import HERE
 from gateway.common.store.active import Active, active_bytes
+from gateway.common.timeouts import timeout
 from gateway.serving.committed.release_verifier import SignatureProblems
 from gateway.serving.committed.settings import SignedReleaseSettings
 from gateway.serving.committed.settings_verifier import VerifiedSettings
@@ -60,7 +61,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
     except OSError as error:
         raise _undecided(f"the process that verifies them could not be started: {error}") from error
     try:
-        async with asyncio.timeout(settings.verify_deadline_s):
+        async with timeout(settings.verify_deadline_s):
             output, words = await process.communicate(question)
     except TimeoutError:
         raise _undecided(f"it took longer than {settings.verify_deadline_s:g} s, and is tried again") from None

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from gateway.device.agent.cli.common import USER, complain
 from gateway.device.agent.update.software import own_environment
@@ -31,7 +30,7 @@ class Pinning:
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(COMMAND, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, cwd="/")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Pinning:
         return self
 
     def __exit__(
