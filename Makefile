@@ -166,7 +166,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) requirements/plugins.in -c requirements/test.txt -o requirements/plugins.txt
-	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
+	$(subst 3.10,3.11,$(COMPILE_ALONE)) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	$(COMPILE_ALONE) --no-deps requirements/workshop.in -c requirements/test.txt -o requirements/workshop.txt
 	$(COMPILE_ALONE) requirements/camera.in -c requirements/test.txt -o requirements/camera.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt

@@ -48,7 +48,7 @@ release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: 
 	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
-	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
 
 # The test that boots the unit needs systemd-nspawn.
