@@ -53,6 +53,7 @@ class Release:
 
 RELEASES = {
     "bookworm": Release(11, 36, "deb12"),
+    "jammy": Release(10, 35, "ubuntu22.04"),
     "noble": Release(12, 39, "ubuntu24.04"),
     "trixie": Release(13, 41, "deb13"),
 }
@@ -358,7 +359,7 @@ class Build:
         shutil.copy(SOURCE / "packaging/fleet.toml", documents)
         for owner in (GATEWAY, FLEET):
             shutil.copy(SOURCE / "systemd" / f"{owner}.sysusers", debian)
-        shutil.copy(SOURCE / "systemd/60-edge-gateway.rules", debian / f"{GATEWAY}.udev")
+        shutil.copy(SOURCE / "systemd/40-edge-gateway.rules", debian / f"{GATEWAY}.udev")
 
     def write_source(self) -> None:
         """Write the files of debhelper that depend on the release: changelog, dependencies, lintian's overrides."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import tomllib
 
 from gateway.common.domain.document import Table
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
