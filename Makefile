@@ -163,7 +163,7 @@ COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra li
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
-	$(COMPILE_ALONE) $(LEFT_OUT) --extra fleet pyproject.toml -c requirements/test.txt -o requirements/fleet.txt
+	$(COMPILE_ALONE) $(LEFT_OUT) --no-emit-package pip --extra fleet pyproject.toml -c requirements/test.txt -o requirements/fleet.txt
 	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) requirements/plugins.in -c requirements/test.txt -o requirements/plugins.txt

@@ -34,6 +34,7 @@ from packaging.utils import canonicalize_name
 
 from docs.reference import PROGRAMS, manual
 from gateway import __version__
+from gateway.common.domain.installation import VENDORS
 from gateway.device.installer import environment
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -294,6 +295,9 @@ class Build:
             wheel.unpack(site, unwanted=() if package == FLEET else ("fleet/*", *QUANTIZING))
         if package == WORKSHOP:
             everything["onnxruntime"].unpack(site, wanted=QUANTIZING)
+        if package == GATEWAY:
+            first = f"import sys; sys.path.insert(len(sys.path) - 1, {VENDORS!r})\n"  # before the last, this folder
+            (site / "vendors.pth").write_text(first)
         if package in {GATEWAY, FLEET}:
             (home / "bin").mkdir()
             (home / "bin/python3").symlink_to(f"/usr/bin/python3.{self.release.python}")

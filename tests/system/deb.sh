@@ -34,6 +34,24 @@ install install edge-gateway-openvino > dpkg.openvino
 ready
 edge-gateway doctor > runtimes.after
 systemctl show edge-gateway --value -p MainPID > pid.after
+# A maker's build of a runtime, in a folder that is read first (packaging/README.md, "Jetson").
+mkdir /build
+cp -r /usr/lib/edge-gateway/lib/python3*/site-packages/onnxruntime /build
+mkdir /build/onnxruntime_gpu-9.9.dist-info
+printf 'Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 9.9\n' > /build/onnxruntime_gpu-9.9.dist-info/METADATA
+(cd /build && python3 -m zipfile -c /build.whl onnxruntime onnxruntime_gpu-9.9.dist-info)
+vendors=/usr/local/lib/edge-gateway/site-packages
+python3 -m zipfile -e /build.whl $vendors
+edge-gateway doctor > runtimes.vendor
+rm -r $vendors
+# No such devices are here: umockdev shows one of each, and udev says what it would do.
+for node in accel/accel0 apex/apex_0 hailo_chardev/hailo0; do
+    path=/devices/pci0000:00/0000:00:0b.0/$node
+    printf 'P: %s\nE: SUBSYSTEM=%s\nE: DEVNAME=/dev/%s\nE: MAJOR=240\nE: MINOR=0\n' \
+        $path ${node%/*} ${node#*/} > /node.umockdev
+    umockdev-run --device /node.umockdev -- udevadm test --action=add /sys$path
+done > nodes 2>&1
+getent group > groups
 echo '# changed here' >> /etc/edge-gateway/edge-gateway.toml
 use stranger
 use both

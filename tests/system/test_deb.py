@@ -20,7 +20,7 @@ from tests.system.installation import REPOSITORY, leave_no_groups, run
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 LIMIT_S = 1500.0
-INCLUDED = "systemd,systemd-sysv,dbus,python3,udev,libstdc++6,libgomp1,procps,curl"
+INCLUDED = "systemd,systemd-sysv,dbus,python3,udev,umockdev,libstdc++6,libgomp1,procps,curl"
 OLD, NEW = "0.2.0", "0.2.1"
 REPOSITORIES = {"old": (OLD, "one"), "both": (NEW, "one", "two"), "rotated": (NEW, "two"), "stranger": (NEW, "three")}
 """Repositories: version and keys that sign it."""
@@ -96,6 +96,18 @@ def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str])
     assert "✗ runtime openvino" in seen["runtimes.before"]
     assert "✓ runtime openvino" in seen["runtimes.after"]
     assert seen["pid.before"] != seen["pid.after"], "the service was not restarted"
+
+
+def test_a_build_of_a_maker_takes_the_place_of_the_packaged_one(seen: dict[str, str]) -> None:
+    assert "✓ runtime onnx: 9.9 " in seen["runtimes.vendor"]
+
+
+@pytest.mark.parametrize(("node", "group"), [("accel0", "render"), ("apex_0", "apex"), ("hailo0", "hailo")])
+def test_nodes_of_accelerators_belong_to_a_group_of_the_service(node: str, group: str, seen: dict[str, str]) -> None:
+    ours = re.findall(rf"^{node}: \S*/40-edge-gateway\.rules:\d+ (.*)$", seen["nodes"], re.MULTILINE)
+    (line,) = (line.split(":") for line in seen["groups"].splitlines() if line.startswith(f"{group}:"))
+    assert ours == [f"GROUP {line[2]}", "MODE 0660"]
+    assert "edge-gateway" in line[3].split(",")
 
 
 def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, str]) -> None:
