@@ -11,8 +11,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import tomllib
-
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.settings import constants
 
 S = TypeVar("S")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import tomllib
 
 from gateway.common.domain.document import Table
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.tensor import Array, Datatype
 
 COCO = tuple(f"class-{index}" for index in range(80))
