@@ -21,8 +21,10 @@ else:
 
     from_iso = datetime_fromisoformat
 
-__all__ = ("StrEnum", "from_iso", "sha256_of", "tomllib")
+__all__ = ("SAFE_PATH", "StrEnum", "from_iso", "sha256_of", "tomllib")
 
+SAFE_PATH = "-P" if sys.version_info >= (3, 11) else "-I"
+"""Option of Python: nothing is imported from the working directory. "-I" also ignores Python's environment variables."""
 _BLOCK_BYTES = 1 << 18
 
 

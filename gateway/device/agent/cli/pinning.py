@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from gateway.common.domain.python310 import SAFE_PATH
 from gateway.device.agent.cli.common import USER, complain
 from gateway.device.agent.update.software import own_environment
 
-COMMAND = (sys.executable, "-P", "-m", "gateway.device.installer", "trust", "-")
+COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.device.installer", "trust", "-")
 TIMEOUT_S = 30.0
 
 
