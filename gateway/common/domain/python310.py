@@ -24,7 +24,7 @@ else:
 __all__ = ("SAFE_PATH", "StrEnum", "from_iso", "sha256_of", "tomllib")
 
 SAFE_PATH = "-P" if sys.version_info >= (3, 11) else "-I"
-"""Option of Python: nothing is imported from the working directory. "-I" also ignores Python's environment variables."""
+"""Option of Python that leaves the working directory out of its path. "-I" also ignores environment variables."""
 _BLOCK_BYTES = 1 << 18
 
 
