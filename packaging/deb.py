@@ -92,6 +92,8 @@ QUANTIZING = (
     "onnxruntime/datasets/*",
 )
 """Files of ONNX Runtime that only the workshop imports."""
+QUANTIZING_NEEDS = ("coloredlogs", "humanfriendly", "mpmath", "sympy")
+"""What those files import, and ONNX Runtime 1.23 names (for Python 3.10)."""
 SCRIPTS = {
     "postinst": """case "$1" in
 configure) py3compile -p {package} {home} ;;
@@ -282,6 +284,7 @@ class Build:
         for package, extras in EXTRAS.items():
             needed = closure(extras) | ({name: wheels[name] for name in QUANTIZERS} if package == WORKSHOP else {})
             before = {name for others in taken.values() for name in others}
+            before |= set() if package == WORKSHOP else set(QUANTIZING_NEEDS)
             taken[package] = {name: wheel for name, wheel in needed.items() if name not in before}
         taken[GATEWAY][ours.name] = ours
         return {**taken, FLEET: {ours.name: ours, **closure(("fleet",))}}
