@@ -16,7 +16,7 @@ help: ## show this list
 
 # ---- what the targets below need -------------------------------------------------------------------------------
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.10 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed: sudo apt-get install python3-venv"; exit 2; }
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/edge-gateway.pth"
 
@@ -155,7 +155,7 @@ fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see w
 	@$(BIN)/python -m tests.fuzz.run
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
-COMPILE_ALONE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+COMPILE_ALONE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header
 # Not wanted on devices: a usage reporter, and what invents data for examples, which litestar imports only for those
 LEFT_OUT := --no-emit-package openvino-telemetry --no-emit-package polyfactory --no-emit-package faker
 COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
@@ -163,10 +163,11 @@ COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra li
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+	$(COMPILE_ALONE) $(LEFT_OUT) --no-emit-package pip --extra fleet pyproject.toml -c requirements/test.txt -o requirements/fleet.txt
 	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) requirements/plugins.in -c requirements/test.txt -o requirements/plugins.txt
-	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
+	$(subst 3.10,3.11,$(COMPILE_ALONE)) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	$(COMPILE_ALONE) --no-deps requirements/workshop.in -c requirements/test.txt -o requirements/workshop.txt
 	$(COMPILE_ALONE) requirements/camera.in -c requirements/test.txt -o requirements/camera.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt

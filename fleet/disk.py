@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.domain.python310 import sha256_of
 from gateway.common.files.durable import make_folder, replacing
 from gateway.common.files.locks import try_lock
 
@@ -59,7 +60,7 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content, as hex. Raise OSError."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import overload
 
 
@@ -12,4 +12,4 @@ def moment(at: datetime) -> str: ...
 def moment(at: datetime | None) -> str | None: ...
 def moment(at: datetime | None) -> str | None:
     """Return RFC 3339 in UTC, with microseconds if there are any; None for None."""
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None
+    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z") if at else None

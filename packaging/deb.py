@@ -34,6 +34,7 @@ from packaging.utils import canonicalize_name
 
 from docs.reference import PROGRAMS, manual
 from gateway import __version__
+from gateway.common.domain.installation import VENDORS
 from gateway.device.installer import environment
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -53,6 +54,7 @@ class Release:
 
 RELEASES = {
     "bookworm": Release(11, 36, "deb12"),
+    "jammy": Release(10, 35, "ubuntu22.04"),
     "noble": Release(12, 39, "ubuntu24.04"),
     "trixie": Release(13, 41, "deb13"),
 }
@@ -97,6 +99,8 @@ QUANTIZING = (
     "onnxruntime/datasets/*",
 )
 """Files of ONNX Runtime that only the workshop imports."""
+QUANTIZING_NEEDS = ("coloredlogs", "humanfriendly", "mpmath", "sympy")
+"""What those files import, and ONNX Runtime 1.23 names (for Python 3.10)."""
 SCRIPTS = {
     "postinst": """case "$1" in
 configure) py3compile -p {package} {home} ;;
@@ -287,6 +291,7 @@ class Build:
         for package, extras in EXTRAS.items():
             needed = closure(extras) | ({name: wheels[name] for name in QUANTIZERS} if package == WORKSHOP else {})
             before = {name for others in taken.values() for name in others}
+            before |= set() if package == WORKSHOP else set(QUANTIZING_NEEDS)
             taken[package] = {name: wheel for name, wheel in needed.items() if name not in before}
         taken[GATEWAY][ours.name] = ours
         return {**taken, FLEET: {ours.name: ours, **closure(("fleet",))}}
@@ -300,6 +305,9 @@ class Build:
             wheel.unpack(site, unwanted=() if package == FLEET else ("fleet/*", *QUANTIZING))
         if package == WORKSHOP:
             everything["onnxruntime"].unpack(site, wanted=QUANTIZING)
+        if package == GATEWAY:
+            first = f"import sys; sys.path.insert(len(sys.path) - 1, {VENDORS!r})\n"  # before the last, this folder
+            (site / "vendors.pth").write_text(first)
         if package in {GATEWAY, FLEET}:
             (home / "bin").mkdir()
             (home / "bin/python3").symlink_to(f"/usr/bin/python3.{self.release.python}")
@@ -365,7 +373,7 @@ class Build:
         shutil.copy(SOURCE / "packaging/fleet.toml", documents)
         for owner in (GATEWAY, FLEET):
             shutil.copy(SOURCE / "systemd" / f"{owner}.sysusers", debian)
-        shutil.copy(SOURCE / "systemd/60-edge-gateway.rules", debian / f"{GATEWAY}.udev")
+        shutil.copy(SOURCE / "systemd/40-edge-gateway.rules", debian / f"{GATEWAY}.udev")
 
     def write_source(self) -> None:
         """Write the files of debhelper that depend on the release: changelog, dependencies, lintian's overrides."""

@@ -7,7 +7,7 @@ LOCK ?= requirements/runtime.txt
 TOOLS ?=
 INSTALL := packaging/install.py
 
-# Release and architecture of the Debian packages: bookworm, noble or trixie; amd64 or arm64
+# Release and architecture of the Debian packages: bookworm, jammy, noble or trixie; amd64 or arm64
 SUITE ?= bookworm
 ARCH ?= amd64
 
@@ -30,7 +30,7 @@ install: ## put the gateway, its unit and its configuration in place (as root; D
 uninstall: ## take it away again; state and a changed configuration stay
 	@$(PYTHON) -B $(INSTALL) uninstall --destdir "$(DESTDIR)" --prefix "$(PREFIX)"
 
-deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, noble or trixie and ARCH=amd64 or arm64
+deb: $(VENV)/.test ## Debian packages in dist/, for SUITE=bookworm, jammy, noble or trixie and ARCH=amd64 or arm64
 	@packaging/debian-packages debhelper dpkg-dev zstd
 	@$(BIN)/python -B packaging/deb.py --suite $(SUITE) --arch $(ARCH)
 
@@ -48,7 +48,7 @@ release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: 
 	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
-	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
 
 # The test that boots the unit needs systemd-nspawn.

@@ -165,7 +165,7 @@ def _remove_older(layout: Layout, before: str) -> None:
 
 def _interpreter(named: str) -> str:
     """Return the interpreter for the service: the real file of `named`, unless only its owner could reach it."""
-    asked = "import sys; print(sys._base_executable); sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))"
+    asked = "import sys; print(sys._base_executable); sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))"
     for candidate in (named, "/usr/bin/python3"):
         if shutil.which(candidate) is None:
             continue
@@ -173,7 +173,7 @@ def _interpreter(named: str) -> str:
         real = os.path.realpath(answer.stdout.strip())
         if not answer.returncode and not real.startswith(PRIVATE):
             return real
-        say(f"not {real}: the service needs Python 3.11 to 3.14, and cannot look into /root and /home")
+        say(f"not {real}: the service needs Python 3.10 to 3.14, and cannot look into /root and /home")
     raise InstallError("no suitable Python; install one that every user can read and name it: make install PYTHON=…")
 
 
@@ -237,7 +237,8 @@ def _tell_the_system(layout: Layout) -> None:
         run("systemd-sysusers", str(layout.units / "sysusers.d" / "edge-gateway.conf"))
     _run_if_booted("systemctl", "daemon-reload")
     _run_if_booted("udevadm", "control", "--reload")
-    _run_if_booted("udevadm", "trigger", "--subsystem-match=powercap", "--action=add")
+    nodes = [f"--subsystem-match={name}" for name in ("powercap", "accel", "apex", "hailo_chardev")]
+    _run_if_booted("udevadm", "trigger", "--action=add", "--settle", *nodes)
     say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
     say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
     say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")

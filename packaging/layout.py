@@ -95,7 +95,7 @@ class Layout:
         return {
             **{f"systemd/{unit}": self.units / "systemd" / "system" / unit for unit in UNITS},
             "systemd/edge-gateway.sysusers": self.units / "sysusers.d" / "edge-gateway.conf",
-            "systemd/60-edge-gateway.rules": self.units / "udev" / "rules.d" / "60-edge-gateway.rules",
+            "systemd/40-edge-gateway.rules": self.units / "udev" / "rules.d" / "40-edge-gateway.rules",
             **{f"packaging/{sample}": self.share / sample for sample in SAMPLES},
             "packaging/README.md": self.doc / "README.md",
         }

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from deb import LOCKS, MACHINES, RELEASES, Build, bill, component, locked
@@ -69,7 +69,7 @@ def findings_of_version() -> Iterator[str]:
     if output("git", "rev-parse", "--verify", "--quiet", f"refs/tags/{TAG}"):
         yield f"{TAG} is released: its tag exists. The next version needs a new number in gateway/__init__.py"
         return
-    today, base = datetime.now(UTC).strftime("%Y-%m-%d"), __version__.partition(".dev")[0]
+    today, base = datetime.now(timezone.utc).strftime("%Y-%m-%d"), __version__.partition(".dev")[0]
     heading = re.search(r"(?m)^## .*$", (SOURCE / "CHANGELOG.md").read_text("utf-8"))
     found = heading.group() if heading else "no heading"
     if __version__ == base and found == f"## [{base}] - {RELEASED}" and today >= RELEASED:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tests.python310  # noqa: F401 - before the modules of tests
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 

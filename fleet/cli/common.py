@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def is_remote(arguments: argparse.Namespace) -> bool:
 
 def now() -> datetime:
     """Return the time of the system's clock, in UTC."""
-    return datetime.now(UTC)
+    return datetime.now(timezone.utc)
 
 
 def asker(arguments: argparse.Namespace, *, attended: bool = True) -> Callable[[str], str]:

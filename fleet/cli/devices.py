@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from fleet.cli.devices_state import change_state, readmit, tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.python310 import from_iso
 from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 _USED_TWICE = (
@@ -174,7 +175,7 @@ def _token_row(one: Json) -> tuple[str, ...]:
 def _standing(one: Json) -> str:
     if one["used"]:
         return f"used {local(one['used'])} by {one['used_by']}"
-    over = datetime.fromisoformat(one["expires"]) <= datetime.now(UTC)
+    over = from_iso(one["expires"]) <= datetime.now(timezone.utc)
     return f"{'expired' if over else 'waits until'} {local(one['expires'])}"
 
 

@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 
 from fleet.client.client import Access, Client, ClientSettings, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.release_paths import ReleasePath, parse_path, parse_written
 from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 
@@ -52,14 +53,14 @@ def bounded(items: Iterable[Json], limit: int) -> list[Json]:
 
 def local(text: str | None) -> str:
     """Return a time of the API in local time; "-" for none."""
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+    return from_iso(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
 
 
 def ago(text: str | None, now: datetime | None = None) -> str:
     """Return how long ago a time is, in the largest unit that fits; "never" for none."""
     if not text:
         return "never"
-    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
+    seconds = ((now or datetime.now(timezone.utc)) - from_iso(text)).total_seconds()
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"

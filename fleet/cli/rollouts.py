@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from fleet.cli.remote import ago, bounded, client, listed, local, short
 from fleet.cli.rollouts_spec import specification, words
@@ -102,7 +102,7 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     ]
     print()
     print_table(("wave", "opened", "devices", "committed", "may install", "states"), rows)
-    for note in notes(view, datetime.now(UTC)):
+    for note in notes(view, datetime.now(timezone.utc)):
         print(note)
     return 0
 
@@ -202,7 +202,7 @@ def _print_rollout(arguments: argparse.Namespace, view: Json) -> int:
         print_json(view)
         return 0
     print(f"{view['id']}: {headline(view)}")
-    for note in notes(view, datetime.now(UTC)):
+    for note in notes(view, datetime.now(timezone.utc)):
         print(note)
     return 0
 

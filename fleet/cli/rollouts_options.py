@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from datetime import datetime
 from typing import Any
+
+from gateway.common.domain.python310 import from_iso
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WAVES = "5%,25%,100%"
@@ -50,7 +51,7 @@ def duration(text: str) -> float:
 def day(text: str) -> str:
     """Parse a date, which means its begin in local time, or a time. Return it in RFC 3339."""
     try:
-        return datetime.fromisoformat(text).astimezone().isoformat()
+        return from_iso(text).astimezone().isoformat()
     except (ValueError, OverflowError):
         problem = f"write a date as 2027-01-31 or a time as 2027-01-31T12:00Z, not {text!r:.40}"
         raise argparse.ArgumentTypeError(problem) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fleet.client.client import Json
 from fleet.disk import read_bounded
 from gateway.common.domain.assignment import RESERVED_SLOTS
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.python310 import tomllib
 from gateway.common.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144

@@ -10,6 +10,7 @@ from fleet.cli.remote import local, short
 from fleet.client.client import Json
 from fleet.controller.rollouts.spec import CANARY, Wave
 from fleet.controller.rollouts.waves import places
+from gateway.common.domain.python310 import from_iso
 from gateway.common.terminal.tables import counted, plain
 
 UNDER_WAY = ("offered", "downloading", "probation")
@@ -169,7 +170,7 @@ def _opening(at: str | None, now: datetime) -> list[str]:
     """Return when devices are offered something again, outside the windows and in blackouts."""
     if at is None:
         return ["no window will open again"]
-    return [f"no offers before {local(at)}"] if datetime.fromisoformat(at) > now + SOON else []
+    return [f"no offers before {local(at)}"] if from_iso(at) > now + SOON else []
 
 
 def line(view: Json, now: datetime) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import getpass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from fleet.cli.remote import bounded, check_out, client, hand_out, listed, local
 from fleet.client.client import Json, path_of
 from fleet.controller.access import Role
 from fleet.times import moment
+from gateway.common.domain.python310 import from_iso
 from gateway.common.terminal.tables import print_json
 
 NOTICE_D = 14
@@ -52,7 +53,7 @@ def _made_beside(arguments: argparse.Namespace) -> Json:
     wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)
     with opened_database(arguments.dir, make=True) as database:
         migrate.upgrade(database)
-        credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(UTC))
+        credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(timezone.utc))
     plain = {"id": made.id, "prefix": made.prefix, "name": made.name, "role": made.role, "tags": sorted(made.tags)}
     times = {"created": moment(made.created), "expires": moment(made.expires)}
     return plain | times | {"created_by": made.created_by, "revoked": None, "token": credential.text}
@@ -60,13 +61,13 @@ def _made_beside(arguments: argparse.Namespace) -> Json:
 
 def _list(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("tokens")), arguments.limit)
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     columns = ("id", "name", "role", "for", "begins", "state")
     code = listed(arguments, "tokens", found, columns, lambda one: _row(one, now), none="no tokens")
     if not arguments.json:
         # Admins are warned before they are locked out.
         ends = [
-            datetime.fromisoformat(one["expires"])
+            from_iso(one["expires"])
             for one in found
             if one["role"] == Role.ADMIN and not one["tags"] and _holds(one, now)
         ]
@@ -88,7 +89,7 @@ def _standing(one: Json, now: datetime) -> str:
 
 
 def _holds(one: Json, now: datetime) -> bool:
-    return not one["revoked"] and datetime.fromisoformat(one["expires"]) > now
+    return not one["revoked"] and from_iso(one["expires"]) > now
 
 
 def _revoke(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from fleet.cli.following import GAP, POSITION, follow, say_waiting
@@ -84,7 +84,7 @@ def _lines(*, as_json: bool) -> Show:
 
     def show(view: Json) -> None:
         nonlocal last
-        now = datetime.now(UTC)
+        now = datetime.now(timezone.utc)
         text = line(view, now)
         seen = json.dumps(view) if as_json else text
         if seen != last:
@@ -113,5 +113,5 @@ def picture(view: Json, width: int) -> Group:
         count = f"{row.committed}/{row.expected}" if row.expected else "-"
         table.add_row(Text(row.label, "bold" if row.opened else "dim"), filled, count, Text(row.states))
     title = Text(f"{view['name']} {view['id']}", "bold")
-    lines = [Text(note, "bold yellow") for note in notes(view, datetime.now(UTC))]
+    lines = [Text(note, "bold yellow") for note in notes(view, datetime.now(timezone.utc))]
     return Group(title, Text(headline(view)), table, *lines)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -289,7 +289,7 @@ def _query(query: Query) -> str:
 
 
 def _pause_s(response: urllib3.BaseHTTPResponse) -> float:
-    return retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
+    return retry_after_s(response.headers.get("retry-after", ""), datetime.now(timezone.utc)) or RETRY_AFTER_S
 
 
 def _refusal(status: int, content: bytes, url: str) -> Exception:

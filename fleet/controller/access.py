@@ -6,8 +6,10 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gateway.common.domain.python310 import StrEnum
 
-class Role(enum.StrEnum):
+
+class Role(StrEnum):
     """Role of an API token. `RULES` lists what each may do; no role includes another."""
 
     VIEWER = "viewer"
@@ -25,7 +27,7 @@ class Reach(enum.Enum):
     SELF = "self"  # the calling device
 
 
-class Action(enum.StrEnum):
+class Action(StrEnum):
     """Action of a caller, as the API's routes and the audit log name it."""
 
     DEVICES_READ = "devices.read"

@@ -10,11 +10,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 FIRST = "0" * 64
 """Previous digest of the first entry."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def follow(head: Head, entries: Iterable[LogEntry]) -> Head | Break:
 
 def _digest(sequence: int, at: datetime, deed: Deed, previous: str) -> str:
     """Return an entry's digest. The time is an integer in microseconds, since text has several representations."""
-    age = at.astimezone(UTC) - _EPOCH
+    age = at.astimezone(timezone.utc) - _EPOCH
     at_us = (age.days * 86_400 + age.seconds) * 1_000_000 + age.microseconds
     fields = [previous, sequence, at_us, deed.actor, deed.action, deed.subject, dict(deed.details)]
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 
 from tuf.api.metadata import TargetFile, Targets
@@ -15,6 +14,7 @@ from fleet.publisher.signing import Drafting, add_targets
 from gateway.common.domain.assignment import SETTINGS_SLOT
 from gateway.common.domain.document import read_document
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.release_form import TIME_FORMAT
 from gateway.common.domain.release_paths import ReleasePath, release_prefix, reserved_path
 from gateway.common.domain.routing import newest_version, version_order

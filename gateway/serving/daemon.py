@@ -17,6 +17,7 @@ from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, 
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
 from gateway.common.notify import Notifier, feed_watchdog
+from gateway.common.timeouts import timeout
 from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
@@ -212,7 +213,7 @@ class Daemon:
         """Answer HTTP after READY=1, or after HTTP_WAITS_S, when it reports that the gateway is live and not ready."""
         # Loading HTTP's libraries first would delay READY=1.
         with suppress(TimeoutError):
-            async with asyncio.timeout(HTTP_WAITS_S):
+            async with timeout(HTTP_WAITS_S):
                 await self._ready.wait()
         await frontend.answer()
         settle()

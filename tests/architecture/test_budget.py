@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parents[2]
 BUDGET = Path(__file__).with_name("budget.toml")

@@ -37,7 +37,7 @@ class Caller(asyncio.Protocol):
         self._failure = ""
         authorization = ((b"authorization", f"Bearer {token}".encode()),) if token else ()
         self._headers = encode((*ASKED, *authorization))
-        self._body = b"\0" + len(message).to_bytes(4) + message
+        self._body = b"\0" + len(message).to_bytes(4, "big") + message
         self._sent_s: dict[int, float] = {}
         self._with_data: set[int] = set()
         self._stream, self._left = 1, b""

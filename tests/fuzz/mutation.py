@@ -70,7 +70,7 @@ def requests() -> list[bytes]:
         request.parameters["priority"].int64_param = len(name)
         request.raw_input_contents.append(raw)
         made.append(request.SerializeToString())
-    return [b"".join(len(raw).to_bytes(2) + raw for raw in made), len(made[0]).to_bytes(2) + made[0]]
+    return [b"".join(len(raw).to_bytes(2, "big") + raw for raw in made), len(made[0]).to_bytes(2, "big") + made[0]]
 
 
 def large() -> list[bytes]:

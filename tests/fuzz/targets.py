@@ -228,7 +228,7 @@ def infer_codec(words: bytes) -> None:
     remembers = InferCodec(None)
     call = CallInfo("caller", None)
     while words:
-        size = int.from_bytes(words[:2])
+        size = int.from_bytes(words[:2], "big")
         raw, words = words[2 : 2 + size], words[2 + size :]
         for lent in (False, True, False):
             assert _decoded(remembers, raw, call, lent) == _decoded(InferCodec(None), raw, call, lent)

@@ -28,7 +28,7 @@ METHODS = ("ModelStreamInfer", "ServerLive", "ServerMetadata", "ModelReady", "Re
 
 
 def message(payload: bytes) -> bytes:
-    return b"\0" + len(payload).to_bytes(4) + payload
+    return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 
 def question() -> bytes:

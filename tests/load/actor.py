@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gateway.common.domain.retry import longest_pause_s
 from gateway.common.trust.distrust import Distrust
@@ -81,7 +81,7 @@ class Actor:
         if stage.anonymous is not None:
             context = device_context(stage.authority, identity.identity.encode())
         self.device.name = identity.device
-        self.device.restore(identity.committed, datetime.now(UTC))
+        self.device.restore(identity.committed, datetime.now(timezone.utc))
         self._tally.states[number] = "committed" if identity.committed else "enrolled"
         line = DeviceHttpClient(
             stage.servers, stage.tally, number, context, at=self._replica, resume=stage.settings.resume

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.common.domain.python310 import StrEnum
 from tests.load.settings import Settings
 
 
-class Behaviour(enum.StrEnum):
+class Behaviour(StrEnum):
     """Behaviour of a device (`BehaviourShares` describes each)."""
 
     HONEST = "honest"

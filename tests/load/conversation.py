@@ -6,7 +6,7 @@ import gzip
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gateway.common.domain.assignment import Target
 from gateway.common.trust.targets import check_document
@@ -86,7 +86,7 @@ class Conversation:
             await self._heed(answer)
 
     async def _heed(self, answer: Response) -> None:
-        device, now = self.device, datetime.now(UTC)
+        device, now = self.device, datetime.now(timezone.utc)
         assignment = await self._stage.belief.assignment(device, answer.body, now, self._read)
         device.believe(assignment, answer.body, answer.headers.get("etag", ""), now)
         for slot in device.due():
@@ -121,7 +121,7 @@ class Conversation:
             self._hang_up()
 
     async def _step(self, name: str, state: str) -> None:
-        self.device.step(name, state, datetime.now(UTC))
+        self.device.step(name, state, datetime.now(timezone.utc))
         self._tally.states[self._number] = state
         await self._send()
 
@@ -131,7 +131,7 @@ class Conversation:
 
     # ---- reports -----------------------------------------------------------------------------------------------------
     async def _tell(self) -> None:
-        device, now = self.device, datetime.now(UTC)
+        device, now = self.device, datetime.now(timezone.utc)
         device.tell_state(now)
         if not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
             device.tell_numbers(now)
@@ -145,7 +145,7 @@ class Conversation:
             with suppress(LostError):
                 for _ in range(self._settings.flood_batches):
                     while len(self.device.spool) < self._settings.batch_rows:
-                        self.device.tell_numbers(datetime.now(UTC))
+                        self.device.tell_numbers(datetime.now(timezone.utc))
                     await self._send()
             self._hang_up()
 

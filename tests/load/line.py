@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gateway.common.timeouts import timeout
 from tests.load.tally import Tally
 from tests.load.wire import ClientConnection, Context, Response, ServerAddress
 
@@ -43,7 +44,7 @@ class DeviceHttpClient:
         import h11
 
         try:
-            async with asyncio.timeout(self._server.timeout_s):
+            async with timeout(self._server.timeout_s):
                 return await self._ask_twice(what, self._request(method, path, body, headers), body)
         except (OSError, EOFError, h11.ProtocolError) as error:
             self.close()

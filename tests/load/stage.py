@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.common.timeouts import timeout
 from tests.load.belief import Belief
 from tests.load.identities import SimulatedIdentity
 from tests.load.settings import Settings
@@ -56,7 +57,7 @@ class Stage:
     async def pause(self, pause_s: float) -> None:
         """Sleep, but return early when the simulation stops."""
         try:
-            async with asyncio.timeout(pause_s):
+            async with timeout(pause_s):
                 await self.stopping.wait()
         except TimeoutError:
             return

@@ -7,7 +7,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -37,7 +37,7 @@ class Response:
     @property
     def retry_after_s(self) -> float:
         """Seconds from the Retry-After header; 0 without one."""
-        return retry_after_s(self.headers.get("retry-after", ""), datetime.now(UTC))
+        return retry_after_s(self.headers.get("retry-after", ""), datetime.now(timezone.utc))
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def words(number: int) -> bytes:
     asked.inputs.add(name="x", datatype="FP32", shape=[1, WIDTH])
     asked.raw_input_contents.append(np.ones(WIDTH, "<f4").tobytes())
     content = asked.SerializeToString()
-    body = b"\0" + len(content).to_bytes(4) + content
+    body = b"\0" + len(content).to_bytes(4, "big") + content
     return frames.frame(frames.HEADERS, 4, number, encode(ASKED)) + frames.frame(frames.DATA, 1, number, body)
 
 

@@ -62,7 +62,7 @@ def request(folder: Path, network: Network, region: str = "", rows: int = 1) -> 
         made.raw_input_contents.append(row.tobytes())
     content = made.SerializeToString()
     file = folder / f"{network.name}{'-' if region else ''}{region}-{rows}.grpc"
-    file.write_bytes(b"\0" + len(content).to_bytes(4) + content)
+    file.write_bytes(b"\0" + len(content).to_bytes(4, "big") + content)
     return Body(file, content)
 
 

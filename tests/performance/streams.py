@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.performance.wire import DATA, HEADERS, SILENCE_S, WIDE_OPEN, Connection, RefusedError, frame, headers
 
-WIDE_STREAM = WIDE_OPEN[:5] + (1).to_bytes(4) + WIDE_OPEN[9:]
+WIDE_STREAM = WIDE_OPEN[:5] + (1).to_bytes(4, "big") + WIDE_OPEN[9:]
 """WINDOW_UPDATE of the stream."""
 PREFIX_BYTES = 5
 
@@ -58,7 +58,7 @@ class Streamed(Connection):
         self.receive()
         count = 0
         while len(self._body) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(self._body[1:PREFIX_BYTES])
+            end = PREFIX_BYTES + int.from_bytes(self._body[1:PREFIX_BYTES], "big")
             if end > len(self._body):
                 break
             reply, self._body = self._body[:end], self._body[end:]

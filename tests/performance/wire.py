@@ -78,14 +78,14 @@ def _string(value: bytes) -> bytes:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _with_id(body: bytes, connection: int, index: int) -> bytes:
     """Return the request with field 3, `id`, before its other fields; protobuf takes fields in any order."""
     text = f"{connection:04d}-{index:0{ID_CHARS - 5}d}".encode()
     message = b"\x1a" + _string(text) + body[5:]
-    return b"\x00" + len(message).to_bytes(4) + message
+    return b"\x00" + len(message).to_bytes(4, "big") + message
 
 
 def _traceparent(connection: int, index: int) -> bytes:
@@ -143,12 +143,12 @@ class Connection:
         data = self._left + chunk if self._left else chunk
         at, ended = 0, False
         while len(data) - at >= 9:
-            end = at + 9 + int.from_bytes(data[at : at + 3])
+            end = at + 9 + int.from_bytes(data[at : at + 3], "big")
             if end > len(data):
                 break
             kind, flags = data[at + 3], data[at + 4]
             if kind == HEADERS:
-                stream = int.from_bytes(data[at + 5 : at + 9])
+                stream = int.from_bytes(data[at + 5 : at + 9], "big")
                 ended = self._headers(data[at + 9 : end], flags, stream) or ended
             elif kind == DATA:
                 self.data(data[at + 9 : end])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cryptography import x509
@@ -49,7 +49,7 @@ class Authority:
     def _sign(
         self, subject: x509.Name, key: CertificatePublicKeyTypes, *, authority: bool = False, host: str = ""
     ) -> bytes:
-        begins = datetime.now(UTC) + self.begins
+        begins = datetime.now(timezone.utc) + self.begins
         builder = (
             x509.CertificateBuilder(self._name, subject, key, x509.random_serial_number())
             .not_valid_before(begins)

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from gateway.common.timeouts import timeout
+
 BASE = """
 listener {port} 127.0.0.1
 allow_anonymous {anonymous}
@@ -72,7 +74,7 @@ class Mosquitto:
             raise FileNotFoundError("mosquitto is not installed: apt-get install mosquitto mosquitto-clients")
         with (self.folder / "mosquitto.log").open("ab") as log:
             self._process = subprocess.Popen([program, "-c", str(self._config)], stdout=log, stderr=log)
-        async with asyncio.timeout(START_S):
+        async with timeout(START_S):
             while not await _answers(self.port):
                 if self._process.poll() is not None:
                     raise ChildProcessError((self.folder / "mosquitto.log").read_text())

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.settings import constants
 
 S = TypeVar("S")

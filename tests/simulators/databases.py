@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tests.simulators.postgres import shared_cluster
 KINDS = ("sqlite", "postgresql")
 ALIKE = ("sqlite", pytest.param("postgresql", marks=pytest.mark.long))
 """Kinds of tests whose SQL test_fleet_database_* holds on both: there, PostgreSQL takes part in `make test-long`."""
-NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 TEMPLATE = "fleet_template"
 _numbers = itertools.count(1)
 

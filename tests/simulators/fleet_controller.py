@@ -194,7 +194,7 @@ class FleetController:
             elif (*source, entry["seq"]) in told.rows:
                 told.again += 1
             else:
-                told.rows[*source, entry["seq"]] = entry
+                told.rows[(*source, entry["seq"])] = entry
         acknowledged = [{"stream": s[0], "boot_epoch": s[1], "seq": _contiguous(told, s)} for s in sources]
         return _json({"acknowledged": acknowledged})
 

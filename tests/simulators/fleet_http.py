@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import httpx
@@ -35,7 +35,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 def now() -> datetime:
     """Return the time in UTC."""
-    return datetime.now(UTC)
+    return datetime.now(timezone.utc)
 
 
 AUTHORITY = new_authority(now() - timedelta(days=30))

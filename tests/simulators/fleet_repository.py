@@ -12,7 +12,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class FleetRepository:
     def __init__(self, folder: Path, *, now: datetime | None = None, settings: FleetSettings | None = None) -> None:
         self.workspace = Workspace(folder, settings or FleetSettings())
         self.public = self.workspace.public
-        self.now = now or datetime.now(UTC)
+        self.now = now or datetime.now(timezone.utc)
         self.keys: dict[str, list[CryptoSigner]] = {ROOT: [new_key(f"root-{i}") for i in range(3)]}
         for role in (TARGETS, SNAPSHOT, TIMESTAMP, DIRECTOR):
             self.keys[role] = [new_key(role)]

@@ -75,7 +75,7 @@ def _blocks(block: bytes) -> Callable[[int], bytes]:
     return lambda number: headers(number, END, block)
 
 
-MESSAGE = headers(1) + data(1, b"\0" + (60 << 20).to_bytes(4))
+MESSAGE = headers(1) + data(1, b"\0" + (60 << 20).to_bytes(4, "big"))
 _encoder = hpack.Encoder()
 TABLED = _encoder.encode([(name, b"/no/Method" if name == b":path" else value) for name, value in ASKED])
 SHORT = _encoder.encode([(name, b"/no/Method" if name == b":path" else value) for name, value in ASKED])

@@ -11,6 +11,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.timeouts import wait_for
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import IndexEntry, Pending, Sink
 from gateway.serving.domain.postprocess import classify
@@ -74,7 +75,7 @@ class SimulatedInference:
         self.requests.append(request)
         self._moved.set()
         try:
-            await asyncio.wait_for(self.gate.wait(), _remaining_s(request))
+            await wait_for(self.gate.wait(), _remaining_s(request))
         except TimeoutError:
             raise RequestError(Fault.EXPIRED, f"the deadline passed before model '{request.model}' ran") from None
         except asyncio.CancelledError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
 from gateway.common.domain.tensor import Datatype
+from gateway.common.timeouts import timeout, wait_for
 from gateway.serving.domain.ports import InferenceEngine
 from gateway.serving.frontends.mqtt.frontend import MqttFrontend
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
@@ -76,7 +77,7 @@ async def frontend(
     await one.start()
     try:
         if online:
-            await asyncio.wait_for(one.online.wait(), WAIT_S)
+            await wait_for(one.online.wait(), WAIT_S)
         yield one
     finally:
         await one.stop(grace_s)
@@ -84,7 +85,7 @@ async def frontend(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until `condition` holds by polling: for counters and other values without an event."""
-    async with asyncio.timeout(WAIT_S):
+    async with timeout(WAIT_S):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -14,6 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from gateway.common.timeouts import timeout, wait_for
+
 WAIT_S = 15.0
 
 
@@ -37,7 +39,7 @@ class Peer:
         done = asyncio.Event()
         self._client.on_subscribe = lambda *_: self._tell(done.set)
         self._client.subscribe([(filter_, 1) for filter_ in filters])
-        await asyncio.wait_for(done.wait(), WAIT_S)
+        await wait_for(done.wait(), WAIT_S)
 
     async def publish(
         self, topic: str, payload: bytes | str, qos: int = 1, *, retain: bool = False, **properties: Any
@@ -54,7 +56,7 @@ class Peer:
     async def next(self, wanted: str | Callable[[MQTTMessage], bool]) -> MQTTMessage:
         """Remove and return the first message on topic `wanted`, or that `wanted` accepts."""
         accepts = (lambda message: message.topic == wanted) if isinstance(wanted, str) else wanted
-        async with asyncio.timeout(WAIT_S):
+        async with timeout(WAIT_S):
             while True:
                 found = next((message for message in self.received if accepts(message)), None)
                 if found is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.tensor import Datatype
+from gateway.common.timeouts import timeout
 from gateway.serving.frontends.mqtt.inbound.routing import Router
 from gateway.serving.frontends.mqtt.journal.journal import FILE, Recovered, SampleJournal
 from gateway.serving.frontends.mqtt.journal.records import Record, read_frames
@@ -146,7 +147,7 @@ class JournaledPipeline:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with timeout(10):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,7 +53,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 def inspect(folder: Path) -> dict[str, Any]:
     """Return what clients read, what `verify` finds, and which files are left."""
     public = folder / "fleet" / "public"
-    report = verify(public, datetime.now(UTC), FleetSettings())
+    report = verify(public, datetime.now(timezone.utc), FleetSettings())
     drafts = folder / "fleet" / "drafts"
     return {
         "old client": _asked(folder / "client", public),

@@ -113,7 +113,7 @@ class TokenService:
         header = {"typ": "JWT", "alg": "ES256", "x5c": self._chain}
         text = ".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
         first, second = decode_dss_signature(self._key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
-        return f"{text}.{_encoded(first.to_bytes(32) + second.to_bytes(32))}"
+        return f"{text}.{_encoded(first.to_bytes(32, 'big') + second.to_bytes(32, 'big'))}"
 
     @contextlib.contextmanager
     def running(self, tls: Path) -> Iterator[TokenService]:

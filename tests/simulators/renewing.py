@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from cryptography import x509
@@ -31,7 +31,7 @@ class RenewingConversation(Conversation):
 
     async def cycle(self) -> None:
         """Renew if it is time for it; then as before."""
-        if datetime.now(UTC) >= self._renew_from:
+        if datetime.now(timezone.utc) >= self._renew_from:
             async with self._stage.gate:
                 await self._renew()
                 self._hang_up()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tests.simulators.constants import settings_with
 from tests.simulators.databases import ALIKE, made
 from tests.simulators.fleet_repository import FleetRepository
 
-BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
+BEGIN = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LOOK_S = 60.0
 """Period of ticks that leaves no gap."""
 OPERATOR, SLOT = Role.OPERATOR.value, "meter-reader"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from fleet.controller.rollouts.decide import decide
@@ -15,7 +15,7 @@ from fleet.controller.rollouts.spec_form import read_spec, spec_digest
 from fleet.controller.rollouts.state import Member, RolloutState
 
 DIGEST, OTHER = "a" * 64, "b" * 64
-MONDAY = datetime(2027, 3, 1, 12, tzinfo=UTC)
+MONDAY = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def document(**changes: Any) -> dict[str, Any]:

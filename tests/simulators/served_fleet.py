@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class ServedFleet:
 
     def tokens(self, count: int) -> list[str]:
         """Create enrolment tokens in one transaction."""
-        made, now = [new_credential("efe_") for _ in range(count)], datetime.now(UTC)
+        made, now = [new_credential("efe_") for _ in range(count)], datetime.now(timezone.utc)
         settings, expires = self.database.settings, now + timedelta(days=1)
         with self.database.write() as connection:
             for credential in made:
@@ -214,7 +214,7 @@ def _toml(tables: Tables, above: str = "") -> Iterator[str]:
 
 
 def _admin(database: Database) -> str:
-    credential, now = new_credential("eft_"), datetime.now(UTC)
+    credential, now = new_credential("eft_"), datetime.now(timezone.utc)
     with database.write() as connection:
         tokens.create(
             connection,

@@ -10,14 +10,14 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from gateway.device.store.spool import Spool
 from gateway.device.store.spool_rows import Priority, SpooledRecord, SpoolRecord
 
-NOW = datetime(2027, 1, 1, tzinfo=UTC)
+NOW = datetime(2027, 1, 1, tzinfo=timezone.utc)
 BOOT = "the only one"
 
 

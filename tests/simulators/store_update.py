@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from gateway.device.store import materialised
 from gateway.device.store.journal import Floors, Journal
 from tests.simulators.constants import settings_with
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SLOT = "meter"
 VARIANT = "onnx"
 CHUNK_BYTES = 40_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from gateway.common.domain.document import Table
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.tensor import Array, Datatype
 
 COCO = tuple(f"class-{index}" for index in range(80))

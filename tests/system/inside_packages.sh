@@ -50,6 +50,24 @@ edge-gateway doctor > runtimes.after
 shows MainPID > pid.after
 size onnx+openvino+agent
 
+# A maker's build of a runtime, in a folder that is read first (packaging/README.md, "Jetson").
+mkdir /build
+cp -r /usr/lib/edge-gateway/lib/python3*/site-packages/onnxruntime /build
+mkdir /build/onnxruntime_gpu-9.9.dist-info
+printf 'Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 9.9\n' > /build/onnxruntime_gpu-9.9.dist-info/METADATA
+(cd /build && python3 -m zipfile -c /build.whl onnxruntime onnxruntime_gpu-9.9.dist-info)
+python3 -m zipfile -e /build.whl /usr/local/lib/edge-gateway/site-packages
+edge-gateway doctor > runtimes.vendor
+rm -r /usr/local/lib/edge-gateway
+# No such devices are here: umockdev shows one of each, and udev says what it would do.
+for node in accel/accel0 apex/apex_0 hailo_chardev/hailo0; do
+    path=/devices/pci0000:00/0000:00:0b.0/$node
+    printf 'P: %s\nE: SUBSYSTEM=%s\nE: DEVNAME=/dev/%s\nE: MAJOR=240\nE: MINOR=0\n' \
+        $path ${node%/*} ${node#*/} > /node.umockdev
+    umockdev-run --device /node.umockdev -- udevadm test --action=add /sys$path
+done > nodes 2>&1
+getent group > groups
+
 # Tokens: each of two in turn; a reload changes them.
 infers() { curl -s -o /dev/null -w '%{http_code} ' -H "Authorization: Bearer $1" http://127.0.0.1:8000/v2/models/meter-reader; }
 for name in first second; do

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         environ = {**os.environ, "GNUPGHOME": str(folder / "gnupg")}
         target = folder / "upper/srv" / name
         run(REPOSITORY / "packaging/apt-repo", folder / version, target, *made, env=environ)
-    return boot(debian(request.param, SYSTEM), folder, "inside_packages.sh")
+    return boot(debian(request.param, f"{SYSTEM},umockdev"), folder, "inside_packages.sh")
 
 
 def _key(home: Path, name: str) -> str:
@@ -62,6 +63,18 @@ def test_tokens_are_changed_by_a_reload(seen: dict[str, str]) -> None:
     """Answers to no token, the first and the second one, before and after."""
     assert seen["tokens.before"] == "401 200 401 "
     assert seen["tokens.after"] == "401 401 200 "
+
+
+def test_a_build_of_a_maker_takes_the_place_of_the_packaged_one(seen: dict[str, str]) -> None:
+    assert "✓ runtime onnx: 9.9 " in seen["runtimes.vendor"]
+
+
+@pytest.mark.parametrize(("node", "group"), [("accel0", "render"), ("apex_0", "apex"), ("hailo0", "hailo")])
+def test_nodes_of_accelerators_belong_to_a_group_of_the_service(node: str, group: str, seen: dict[str, str]) -> None:
+    ours = re.findall(rf"^{node}: \S*/40-edge-gateway\.rules:\d+ (.*)$", seen["nodes"], re.MULTILINE)
+    (line,) = (line.split(":") for line in seen["groups"].splitlines() if line.startswith(f"{group}:"))
+    assert ours == [f"GROUP {line[2]}", "MODE 0660"]
+    assert "edge-gateway" in line[3].split(",")
 
 
 def test_an_upgrade_keeps_a_changed_configuration_and_restarts(seen: dict[str, str]) -> None:

@@ -52,7 +52,7 @@ def test_what_lands_where() -> None:
         "usr/local/lib/systemd/system/edge-software.service",
         "usr/local/lib/systemd/system/edge-software.socket",
         "usr/local/lib/sysusers.d/edge-gateway.conf",
-        "usr/local/lib/udev/rules.d/60-edge-gateway.rules",
+        "usr/local/lib/udev/rules.d/40-edge-gateway.rules",
         "usr/local/share/doc/edge-gateway/README.md",
         "usr/local/share/edge-gateway/device_profiles",
         "usr/local/share/edge-gateway/edge-agent.toml",

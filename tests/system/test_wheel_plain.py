@@ -6,10 +6,10 @@ import json
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from gateway import __version__
 from gateway.common.domain.installation import DISTRIBUTION, Installation

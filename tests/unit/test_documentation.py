@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from gateway import RELEASED, __version__
 from gateway.cli import VERBS

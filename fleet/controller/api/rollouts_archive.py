@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Annotated
 
 from litestar import post
@@ -22,6 +22,7 @@ from fleet.controller.control import archiving
 from fleet.controller.control.rollouts import covers
 from fleet.controller.database.errors import RefusedError
 from fleet.controller.rollouts.query_parser import parse
+from gateway.common.domain.python310 import from_iso
 
 TIME_CHARACTERS = 40
 
@@ -97,9 +98,9 @@ def archive_before(request: Call, data: JSONBody[Before]) -> ArchivedView:
 def _utc(text: str) -> datetime:
     """Read a time. Raise RefusedError if it is not a time, has no offset, or is beyond the range of UTC."""
     try:
-        at = datetime.fromisoformat(text)
+        at = from_iso(text)
         if at.tzinfo is not None:
-            return at.astimezone(UTC)
+            return at.astimezone(timezone.utc)
     except (ValueError, OverflowError):
         pass
     raise RefusedError(f"before: {text!r} is not a time with an offset; write it as 2027-01-31T00:00:00Z")

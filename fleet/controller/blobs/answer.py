@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.utils import format_datetime, parsedate_to_datetime
 
 _TAG = re.compile(r'(W/)?("[^"]*")')
@@ -113,6 +113,6 @@ def _same(value: str | None, content: FileMetadata) -> bool:
 def _date(value: str) -> datetime | None:
     try:
         found = parsedate_to_datetime(value)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
     except (ValueError, TypeError, OverflowError):
         return None

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -54,7 +54,7 @@ class PublicFolder:
         if file is None:
             return None
         status = os.fstat(file.fileno())
-        modified = datetime.fromtimestamp(int(status.st_mtime), UTC)
+        modified = datetime.fromtimestamp(int(status.st_mtime), timezone.utc)
         etag = f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
         kind = "application/json" if path.endswith(".json") else "application/octet-stream"
         # files with a digest or version in their name never change (TUF, 6.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from fleet.controller.authority.ca import Authority
 from fleet.controller.control.director import Director
@@ -31,7 +31,7 @@ Clock = Callable[[], datetime]
 
 def utc_now() -> datetime:
     """Return the time of the system's clock."""
-    return datetime.now(UTC)
+    return datetime.now(timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ Boots of one storage never alternate: their numbers grow, and a spool is sent in
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from gateway.common.domain.python310 import StrEnum
 
 Hardware = Mapping[str, Sequence[str]]
 """Digests by fact, as `gateway/device/agent/report/report.py` makes them. A fact that is unknown is missing."""
@@ -24,7 +25,7 @@ FACTS = ("serial", "uuid", "macs")
 BOOTS_LIMIT = 8
 
 
-class IdentityUse(enum.StrEnum):
+class IdentityUse(StrEnum):
     """Relation of a report to the reports before it."""
 
     SAME = "same"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.problems import ProblemError
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.python310 import from_iso
 
 GZIP = 31
 """zlib's `wbits` for gzip with its header and checksum."""
@@ -26,7 +27,7 @@ MEMBERS_LIMIT = 16
 """Members of a gzip body: zlib copies what follows each of them, and an empty one takes only 20 bytes."""
 PIECE_BYTES = 65_536
 UNSUPPORTED_MEDIA = 415
-LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 1, 1, tzinfo=timezone.utc)
 NUMBER_LIMIT = 2**63
 NESTING_LIMIT = 64
 """Depth of nested objects and lists. Near Python's recursion limit a document can be stored, not read."""
@@ -193,7 +194,7 @@ def _read(number: int, text: bytes) -> IntakeLine:
 
 def _time(number: int, text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        found = from_iso(text)
     except ValueError:
         found = None
     if found is None or found.tzinfo is None or not EPOCH <= found < LATEST:

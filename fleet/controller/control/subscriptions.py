@@ -19,6 +19,7 @@ from fleet.controller.database import tokens
 from fleet.controller.database.engine import Database
 from fleet.controller.problems import ProblemError
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.timeouts import wait_for
 
 TURNED_AWAY = "streams_turned_away"
 
@@ -43,7 +44,7 @@ class ChangeStream:
         """Wait for a notification or the end, at most `limit_s`."""
         if not self._ended:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), limit_s)
+                await wait_for(self._news.wait(), limit_s)
 
     def notify(self, *, end: bool = False) -> None:
         """Wake the stream up, from any thread. A closed event loop has no streams left."""

@@ -9,13 +9,12 @@ Every token has uploads of its own, so that no token can hinder another one's up
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from io import BufferedRandom
 from pathlib import Path
@@ -36,6 +35,7 @@ from fleet.publisher.repository import BLOBS, blob_file
 from fleet.publisher.workspace import Workspace
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.python310 import sha256_of
 from gateway.common.files.durable import sync_folder
 from gateway.common.files.locks import try_lock
 
@@ -142,7 +142,7 @@ class Uploads:
                 return found
             part = self._place(found)
             with self._verifying(digest), _held(part) as file:
-                actual = hashlib.file_digest(file, "sha256").hexdigest()
+                actual = sha256_of(file)
                 if actual != digest:
                     part.unlink()
                     problem = f"the received bytes have the SHA-256 digest {actual}, not {digest}, and were removed"
@@ -215,7 +215,7 @@ class Uploads:
     def _expires(self, found: os.stat_result, *, complete: bool = False) -> datetime:
         is_empty = not (complete or found.st_size)
         kept_h = self._settings.empty_kept_min / 60 if is_empty else self._settings.unfinished_kept_h
-        return datetime.fromtimestamp(found.st_mtime, UTC) + timedelta(hours=kept_h)
+        return datetime.fromtimestamp(found.st_mtime, timezone.utc) + timedelta(hours=kept_h)
 
     def _place(self, found: Upload) -> Path:
         if found.complete:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,12 +19,13 @@ from fleet.controller.database.engine import adding
 from fleet.controller.database.rows import Json, bounded, chunks, page_limit
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import alerts, device_tags, devices
+from gateway.common.domain.python310 import StrEnum
 
 STANDING_LIMIT = 100_000
 """Alerts that are not closed. The alert rules open no more than a setting of their own."""
 
 
-class AlertState(enum.StrEnum):
+class AlertState(StrEnum):
     """State of an alert. PENDING: the condition holds, but not for long enough yet to be reported."""
 
     PENDING = "pending"

@@ -7,7 +7,6 @@ number assigned before. Readers stop at the smallest of these (`settled`); no tr
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from fleet.controller.database.columns import EPOCH, LARGEST
 from fleet.controller.database.engine import held_locks
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import changes
+from gateway.common.domain.python310 import StrEnum
 
 _ADDING = 1_667_786_343
 """First half of the locks of transactions that add rows ("chng" in ASCII); the second half is a number in the cycle."""
@@ -28,7 +28,7 @@ _SWEPT = "changes, swept"
 _COLUMNS = [changes.c[name] for name in ("id", "kind", "subject", "first", "last")]
 
 
-class ChangeKind(enum.StrEnum):
+class ChangeKind(StrEnum):
     """Kind of a change, as programs know it."""
 
     DEVICE_EVENT = "device.event"

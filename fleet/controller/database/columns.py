@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from sqlalchemy import BigInteger, Dialect, Integer, LargeBinary, Text
@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeDecorator
 from fleet.controller.database.errors import RefusedError
 
 LARGEST = 2**63 - 1
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 RowNumber = BigInteger().with_variant(Integer, "sqlite")
 """Number that the database assigns: SQLite does that for INTEGER only."""

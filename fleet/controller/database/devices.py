@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from fleet.controller.database.tables import (
     events,
     telemetry_sources,
 )
+from gateway.common.domain.python310 import StrEnum
 
 TAGS_LIMIT = 64
 ACCELERATORS_LIMIT = 64
@@ -33,7 +33,7 @@ CLOCKS_APART = timedelta(hours=1)
 """More than replicas' clocks differ. A time that is so much later was written by a clock that was ahead."""
 
 
-class EnrolmentState(enum.StrEnum):
+class EnrolmentState(StrEnum):
     """State of a device.
 
     PRE_REGISTERED: may enrol. SUSPENDED: enrolled, and refused until an operator resumes it; its certificate stays

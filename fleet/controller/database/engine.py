@@ -220,7 +220,7 @@ def try_alone(connection: Connection, what: str) -> bool:
 
 def lock_number(what: str) -> int:
     """Return the number of an advisory lock of PostgreSQL: 64 bits, signed."""
-    return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], signed=True)
+    return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], "big", signed=True)
 
 
 def server_version(database: Database) -> tuple[int, ...]:
@@ -294,7 +294,7 @@ def _to_write_ahead(opened: sqlite3.Connection, patience_s: float) -> None:
         try:
             opened.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            if str(error) != "database is locked" or time.monotonic() > until:
                 raise
             time.sleep(_ASK_AGAIN_S)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from fleet.controller.database.tables import telemetry, telemetry_sources
 _NAMES = "tail of "
 _STORING = 1_952_541_036
 """First half of the numbers of these locks ("tail" in ASCII); the second half is a time in seconds."""
-_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
+_SINCE = datetime(2020, 1, 1, tzinfo=timezone.utc)
 """Epoch of these seconds: they fit 32 bits until 2088."""
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from fleet.controller.database.alerts import Alert, AlertState
 from fleet.controller.database.rows import Json
@@ -20,7 +20,7 @@ Key = tuple[str, str, str]
 """Rule, device, subject."""
 REFRESH_SHARE = 0.25
 """Share of `lasts_s` after which `Alert.heard` is stored again. Storing it each time would cost many writes."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 

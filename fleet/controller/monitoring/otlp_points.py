@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from fleet.controller.monitoring.documents import LARGEST
@@ -16,7 +16,7 @@ CUMULATIVE = 2
 """AGGREGATION_TEMPORALITY_CUMULATIVE."""
 INFORMATION, WARNING = 9, 13
 """SEVERITY_NUMBER_INFO, SEVERITY_NUMBER_WARN."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXTS = {INFORMATION: "INFO", WARNING: "WARN"}
 
 Attributes = Mapping[str, str | int | float | bool]

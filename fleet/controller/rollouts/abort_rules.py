@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -22,7 +22,7 @@ GROUP_LIMIT_CHARS = 400
 A device may report 64 accelerators with names of 128 characters. A fact with a text longer than
 `facts_form.TEXT_LIMIT_CHARS` could not be read again.
 """
-_ALWAYS = datetime.min.replace(tzinfo=UTC)
+_ALWAYS = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)

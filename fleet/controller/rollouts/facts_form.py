@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from fleet.controller.rollouts.decisions import (
@@ -200,7 +200,7 @@ def _names(table: Table, key: str) -> tuple[str, ...]:
 
 
 def _written(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime(TIME_FORMAT)
+    return moment.astimezone(timezone.utc).strftime(TIME_FORMAT)
 
 
 def _number(table: Table, key: str) -> int:

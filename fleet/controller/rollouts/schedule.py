@@ -7,7 +7,7 @@ skips does not count. No device is changed at a time of day that its operators d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -26,7 +26,7 @@ _DAY_MIN = 24 * 60
 @lru_cache(maxsize=_ZONES_CACHED)
 def _zone(name: str) -> tzinfo | None:
     if name in {"", "UTC"}:  # works without a time zone database, too
-        return UTC
+        return timezone.utc
     if len(name) > ZONE_LIMIT_CHARS:
         return None
     try:
@@ -93,8 +93,8 @@ def _openings(window: OfferWindow, site: str, now: datetime) -> Iterator[datetim
     for offset in range(HORIZON_D):
         midnight = datetime.combine(today + timedelta(days=offset), time(), zone)
         start = midnight + timedelta(minutes=window.start_min)
-        yield from (start.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
-        yield from _changes_of_clock(midnight.astimezone(UTC), zone)
+        yield from (start.replace(fold=fold).astimezone(timezone.utc) for fold in (0, 1))
+        yield from _changes_of_clock(midnight.astimezone(timezone.utc), zone)
 
 
 def _changes_of_clock(since: datetime, zone: tzinfo) -> Iterable[datetime]:

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from fleet.controller.rollouts.decisions import Evidence
 
@@ -16,7 +16,7 @@ NO_WAVE = -1
 EARLIER = -2
 """Key of devices of earlier rounds in `device_counts`."""
 CPU_ONLY = "cpu"
-BEGINNING = datetime.min.replace(tzinfo=UTC)
+BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
 """Time of an event that never happened."""
 _RANK_BYTES = 8
 

@@ -12,6 +12,7 @@ from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import Application, Message, Receive, Scope, Send, header_values, peer_of
 from fleet.controller.serving.settings import ServingSettings
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.timeouts import timeout_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class _Body:
         if self._ends_at_s is None:
             self._ends_at_s = asyncio.get_running_loop().time() + self._bound.timeout_s
         try:
-            async with asyncio.timeout_at(self._ends_at_s):
+            async with timeout_at(self._ends_at_s):
                 message = await self._receive()
         except TimeoutError:
             problem = f"the body took longer than {self._bound.timeout_s:g} s; send it faster, or less"

@@ -14,6 +14,7 @@ from fleet.controller.serving.asgi import ZERO_COPY, Application, Message, Recei
 from fleet.controller.serving.proxies import Proxies
 from fleet.controller.serving.settings import ServingSettings
 from gateway.common.domain.problem import retry_after
+from gateway.common.timeouts import timeout
 from gateway.common.wire.connection import BoundedConnection
 
 
@@ -95,7 +96,7 @@ class ControllerConnection(BoundedConnection):
     async def _discard(self, receive: Receive) -> None:
         """Receive the rest of a body, or abort the connection after `body_timeout_s` or when the server stops."""
         try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
+            async with timeout(self._settings.body_timeout_s):
                 while (await receive()).get("more_body", False):
                     pass
         except (TimeoutError, asyncio.CancelledError):  # this is the task's outermost frame
@@ -120,7 +121,7 @@ class ControllerConnection(BoundedConnection):
 
     async def _send_piece(self, file: object, offset: int, count: int) -> int:
         try:
-            async with asyncio.timeout(self._settings.write_timeout_s):
+            async with timeout(self._settings.write_timeout_s):
                 return await self.loop.sendfile(self.transport, file, offset, count, fallback=False)  # type: ignore[arg-type]
         except (TimeoutError, OSError, RuntimeError):  # RuntimeError: the transport closes meanwhile
             return 0

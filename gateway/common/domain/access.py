@@ -7,9 +7,10 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import timezone
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.rights import DEFAULT_GRANTS, NOTHING, Caller, Grant, Scope, granted, read_rights
 
 BEARER = "bearer "
@@ -196,11 +197,11 @@ def read_expiry(text: str) -> float:
     """Return the POSIX time of an RFC 3339 date (its beginning in UTC) or date-time. Raises ConfigurationError."""
     if _DATE.fullmatch(text):
         try:
-            moment = datetime.fromisoformat(text.upper())
+            moment = from_iso(text.upper())
         except ValueError:
             pass
         else:
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     raise ConfigurationError(
         f"must be a date or time of RFC 3339, such as 2031-05-09 or 2031-05-09T12:00:00Z, not {text!r:.40}",
         key="expires",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.python310 import tomllib
 
 NUMBER_LIMIT = 1e300
 """Largest magnitude of an array's numbers: finite, and an integer that converts to float."""
@@ -16,10 +16,10 @@ KEY_PARTS_LIMIT = 100
 
 The time of tomllib grows with their square: a key that fills 1 MiB would take half an hour.
 """
-_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{KEY_PARTS_LIMIT}}}")
+_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{KEY_PARTS_LIMIT}}}")
 
-_EXAMPLE = datetime(2031, 5, 9, 12, tzinfo=UTC)
+_EXAMPLE = datetime(2031, 5, 9, 12, tzinfo=timezone.utc)
 _REQUIRED: Any = object()
 
 
@@ -36,7 +36,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     if _LONG_KEY.search(text):
         raise ConfigurationError(f"not valid TOML here: a key has more than {KEY_PARTS_LIMIT} parts", file=file)
     try:
-        return tomllib.loads(text)
+        return dict(tomllib.loads(text))
     except RecursionError:
         raise ConfigurationError("not valid TOML: nested too deeply", file=file) from None
     except tomllib.TOMLDecodeError as error:
@@ -87,7 +87,7 @@ class Table:
         """Take a time in UTC; `form` is its format for `strptime`."""
         value = self.text(key)
         try:
-            return datetime.strptime(value, form).replace(tzinfo=UTC)
+            return datetime.strptime(value, form).replace(tzinfo=timezone.utc)
         except ValueError:
             self.refuse(key, f"must be a time in UTC as {_EXAMPLE.strftime(form)}, not {_value_text(value)}")
 

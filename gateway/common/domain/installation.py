@@ -13,6 +13,8 @@ from types import MappingProxyType
 DISTRIBUTION = "edge-inference-gateway"
 PACKAGED = frozenset({"/usr/lib/edge-gateway", "/usr/lib/edge-fleet"})
 """Environments of the Debian packages."""
+VENDORS = "/usr/local/lib/edge-gateway/site-packages"
+"""Folder that the packages' Python reads before its own: builds of runtimes by the makers of a device."""
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
         "": "edge-gateway",
@@ -65,6 +67,14 @@ class Installation:
         if self.is_packaged:
             return self.adding(extra)
         return f"{self.pip} uninstall {old}, then {self.adding(extra)}"
+
+    def preferring(self, wheel: str, old: str) -> str:
+        """Return the command that puts a wheel file in place of a distribution."""
+        if PARTS:
+            return f"python3 -m zipfile -e {wheel} FOLDER, then mount FOLDER at {VENDORS} in the container"
+        if self.is_packaged:
+            return f"sudo python3 -m zipfile -e {wheel} {VENDORS}, then restart the gateway"
+        return f"{self.pip} uninstall {old}, then {self.pip} install {wheel}"
 
 
 def _pip() -> str:

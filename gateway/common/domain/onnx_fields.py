@@ -24,7 +24,7 @@ _WINDOW_BYTES = 16_384
 _HEAD_BYTES = 20
 """Bytes of two varints of ten bytes: a field's tag and its length."""
 _SHORT = b"|".join(b"\\x%02x[\\s\\S]{%d}" % (length, length) for length in range(32))
-_LISTED = re.compile(rb"(?:\x3d[\s\S]{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT + rb"))++")
+_LISTED = re.compile(rb"(?:\x3d[\s\S]{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT + rb"))+")
 """Runs of AttributeProto's `floats` (7), `ints` (8) and short `strings` (9), which are not packed.
 
 A tree ensemble has millions of them.

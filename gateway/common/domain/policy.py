@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
 
@@ -43,7 +43,7 @@ BLACKOUT_LIMIT = timedelta(days=90)
 """Longest blackout. A typing error must not stop a fleet for years."""
 REASON_LIMIT_CHARS = 200
 _HASH_BYTES = 8
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 SCHEMA = 1
@@ -51,4 +51,4 @@ def read_list(entries: Any, limit: int) -> list[Any]:
 
 def read_time(text: str) -> datetime:
     """Return a time that is written in `TIME_FORMAT`. Raise ValueError, TypeError."""
-    return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
+    return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc)

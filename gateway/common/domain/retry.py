@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email.utils
 from collections import OrderedDict
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from random import SystemRandom
 
 draw_chance = SystemRandom().random
@@ -36,7 +36,7 @@ def retry_after_s(text: str, now: datetime) -> float:
         at = email.utils.parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return 0.0
-    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
+    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=timezone.utc)) - now).total_seconds())
 
 
 class TokenBuckets:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.python310 import StrEnum
 
 PATTERNS_LIMIT = 64
 """Patterns of one caller; they are matched for each request."""
@@ -16,7 +16,7 @@ PATTERN_LIMIT_CHARS = 200
 _IDENTITY = re.compile(r"cert:.+|[ug]id:(?:[0-9]{1,10}|\*)|loopback|anonymous")
 
 
-class Scope(enum.StrEnum):
+class Scope(StrEnum):
     """Group of operations. `ADMIN` stands for all of them."""
 
     INFER = "infer"

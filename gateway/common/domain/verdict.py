@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from gateway.common.domain.inventory import CPU, Accelerator, Cpu
@@ -64,7 +64,7 @@ class Measurement:
     def remark(self) -> str:
         """Return what people must know of the conditions, or ""."""
         busy = f"measured while the machine was busy ({self.disturbed})" if self.disturbed else ""
-        at = datetime.fromtimestamp(self.again_s, UTC).isoformat(timespec="seconds") if self.again_s else ""
+        at = datetime.fromtimestamp(self.again_s, timezone.utc).isoformat(timespec="seconds") if self.again_s else ""
         later = f"measured again at {at}" if at else busy and "the gateway measures it again when it is idle"
         return "; ".join(filter(None, (busy, later)))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.python310 import sha256_of
 from gateway.common.files import durable
 from gateway.common.store.download import Download
 from gateway.common.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, store_errors
@@ -61,7 +62,7 @@ class LocalBlobs:
         """Return True if the blob exists, can be read, and its content matches its name."""
         try:
             with os.fdopen(self._open(digest), "rb", buffering=0) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest() == digest
+                return sha256_of(file) == digest
         except (OSError, DamagedError):
             return False
 

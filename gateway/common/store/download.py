@@ -11,7 +11,7 @@ import stat
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from gateway.common.files import durable
 from gateway.common.store.errors import DamagedError, StoreError, store_errors
@@ -44,7 +44,7 @@ class Download:
                     durable.remove_file(self._part)
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Download:
         return self
 
     def __exit__(

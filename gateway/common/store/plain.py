@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import stat
 from pathlib import Path
 
 from gateway.common.domain.manifest_toml import DIGEST_PATTERN
+from gateway.common.domain.python310 import sha256_of
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -33,4 +33,4 @@ def open_plain(file: Path) -> io.BufferedReader:
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a plain file's content, as hex. Raises OSError."""
     with open_plain(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)

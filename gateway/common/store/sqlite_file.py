@@ -14,7 +14,8 @@ from gateway.common.store.errors import DamagedError, SpaceError, StoreError, st
 
 Value = TypeVar("Value")
 Values = Sequence[Any] | Mapping[str, Any]
-_DAMAGED_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+FULL, BUSY = "database or disk is full", "database is locked"
+"""Messages of SQLITE_FULL and SQLITE_BUSY (sqlite3_errstr)."""
 
 
 class SqliteFile:
@@ -108,12 +109,12 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte: the primary code
-            if code in _DAMAGED_CODES:
+            # Python 3.10 does not tell SQLite's code. This class itself: SQLITE_CORRUPT and SQLITE_NOTADB
+            if type(error) is sqlite3.DatabaseError:
                 raise self.damage(f"is damaged: {error}") from error
-            if code == sqlite3.SQLITE_FULL:
+            if str(error) == FULL:
                 raise SpaceError("no room on the disk; free some: nothing was recorded", file=self.path) from error
-            if code == sqlite3.SQLITE_BUSY:
+            if str(error) == BUSY:
                 raise StoreError("another process holds it; stop that one, or try again", file=self.path) from error
             raise StoreError(f"{error}; see that the file is there and writable", file=self.path) from error
 

@@ -7,7 +7,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -51,7 +51,7 @@ def check_status(url: str, answer: Answer, rules: RequestRules, retry_after_limi
     """Raise PassingError for a status after which another attempt may succeed, FetchError for any other failure."""
     if answer.status in {200, 206, 304, 416}:
         return
-    after_s = min(retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(UTC)), retry_after_limit_s)
+    after_s = min(retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(timezone.utc)), retry_after_limit_s)
     if answer.status >= 500 or answer.status in rules.retried:
         raise PassingError(f"the server answered {summary(answer)}", answer.status, after_s)
     remedy = rules.remedies.get(answer.status, "")

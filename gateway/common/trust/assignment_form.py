@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.assignment import Assignment, Target
@@ -122,7 +122,7 @@ def _text(fields: Mapping[str, Any], name: str, form: re.Pattern[str], where: st
 
 def _time(fields: Mapping[str, Any], where: str) -> datetime:
     try:
-        return datetime.strptime(fields["issued"], TIME_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(fields["issued"], TIME_FORMAT).replace(tzinfo=timezone.utc)
     except (KeyError, TypeError, ValueError):
         value = fields.get("issued")
         raise Distrust(

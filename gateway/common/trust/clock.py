@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from gateway import RELEASED
 from gateway.common.trust.distrust import Distrust, Reason
 
-RELEASE_TIME = datetime.fromisoformat(RELEASED).replace(tzinfo=UTC)
+RELEASE_TIME = datetime.fromisoformat(RELEASED).replace(tzinfo=timezone.utc)
 """Lower bound of the time: the release date of this program."""
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from socket import socket
+from typing import Any
 
 from gateway.common.wire.bounds import ACCEPTED_PER_PASS, LATE_S
 
@@ -21,9 +23,20 @@ READ_BYTES = 32_768
 """Bytes read at a time out of TLS: asyncio keeps a buffer of that size for each connection, 256 KiB by default."""
 UNLIMITED_S = 86_400.0
 """Time limit for asyncio, which does not see that this process was late."""
+SHUTDOWN_S = 30.0
+"""Time limit for the end of TLS with Python 3.10, whose asyncio has none. It applies to all connections."""
 PAUSE_S = 1.0
 """Pause before another attempt if this process or machine has too many open files."""
 _log = logging.getLogger(__name__)
+
+if sys.version_info < (3, 11):
+
+    def _start_shutdown(protocol: Any, begin: Callable[[Any], None] = SSLProtocol._start_shutdown) -> None:
+        """End TLS; abort the connection if the peer does not answer within asyncio's time limit of later versions."""
+        begin(protocol)
+        protocol._loop.call_later(SHUTDOWN_S, protocol._abort)
+
+    SSLProtocol._start_shutdown = _start_shutdown  # type: ignore[assignment,method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,7 @@ class Handshakes:
     """
 
     def __init__(self, listener: socket, connect: Callable[[], asyncio.Protocol], terms: HandshakeLimits) -> None:
-        SSLProtocol.max_size = READ_BYTES
+        SSLProtocol.max_size = READ_BYTES  # type: ignore[attr-defined]  # no such buffer before Python 3.11
         self._listener, self._connect, self._terms = listener, connect, terms
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -119,8 +132,9 @@ class Handshakes:
         self._fresh.discard(peer)
         limit_s, due_s, time_s = self._terms.timeout_s, 0.0, self._loop.time
         context = self._terms.context()
+        ends: dict[str, Any] = {"ssl_shutdown_timeout": limit_s} if sys.version_info >= (3, 11) else {}
         connecting = self._loop.connect_accepted_socket(
-            self._connect, peer, ssl=context, ssl_handshake_timeout=UNLIMITED_S, ssl_shutdown_timeout=limit_s
+            self._connect, peer, ssl=context, ssl_handshake_timeout=UNLIMITED_S, **ends
         )
         shaking = self._loop.create_task(connecting)
         try:

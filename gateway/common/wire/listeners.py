@@ -11,6 +11,7 @@ from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, cast
 
 from gateway.common.domain.access import Address
+from gateway.common.timeouts import timeout
 from gateway.common.wire.asgi import Application
 from gateway.common.wire.bounds import ACCEPTED_PER_PASS, PortBounds
 from gateway.common.wire.handshakes import HandshakeLimits, Handshakes
@@ -103,7 +104,7 @@ class Listeners:
         if self._state is not None:
             await self._drain(self._state, grace_s)
         with suppress(TimeoutError):  # from Python 3.12 on this waits for peers without a completed handshake, too
-            async with asyncio.timeout(CLOSING_S):
+            async with timeout(CLOSING_S):
                 for server in self._servers:
                     await server.wait_closed()
 
@@ -142,7 +143,7 @@ class Listeners:
         # Connections close themselves after their answer; those whose peer does not read it are aborted.
         connections = cast("set[BoundedConnection]", set(state.connections))
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING_S):
+            async with timeout(CLOSING_S):
                 for connection in connections:
                     await connection.lost.wait()
         for connection in connections:

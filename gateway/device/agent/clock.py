@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from gateway.common.terminal.kernel_clock import clock_synchronised
@@ -39,7 +39,7 @@ def boot_name() -> str:
 
 def system_now() -> datetime:
     """Return the system clock's time in UTC, in whole seconds as in signed metadata."""
-    return datetime.now(UTC).replace(microsecond=0)
+    return datetime.now(timezone.utc).replace(microsecond=0)
 
 
 def synchronised() -> bool:

@@ -19,7 +19,7 @@ LAUNCHER = """#!/bin/sh
 # The interpreter is next to this file: this tree may be moved.
 # Nothing is imported from the working directory, and ONNX Runtime sends no usage data to its vendor.
 export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
-{state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
+{state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -I -m {package} "$@"
 """
 STATE = """# Commands of an operator use the store of the unit, unless another one is set.
 if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi

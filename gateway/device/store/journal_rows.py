@@ -6,11 +6,12 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from gateway.common.domain.activation import Activation, activation_document, read_activation
 from gateway.common.domain.assignment import Assignment, Target
+from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.update import REVOCABLE, Failure, Step
 
@@ -72,7 +73,7 @@ def floors(numbers: Mapping[str, int], versions: Mapping[str, str]) -> Floors:
     """Build the floors from the rows of both tables."""
     time_s = numbers.get(_TIME)
     others = {name: value for name, value in numbers.items() if name != _TIME}
-    return Floors(others, versions, None if time_s is None else datetime.fromtimestamp(time_s, UTC))
+    return Floors(others, versions, None if time_s is None else datetime.fromtimestamp(time_s, timezone.utc))
 
 
 def lifted(known: Floors, seen: Floors) -> tuple[dict[str, int], dict[str, str]]:
@@ -169,11 +170,11 @@ def accepted(found: sqlite3.Row) -> Accepted:
 
 def time_text(moment: datetime) -> str:
     """Return ISO 8601 in UTC with a fixed length: the text sorts by time."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    return from_iso(text)
 
 
 def _target_document(target: Target) -> dict[str, Any]:

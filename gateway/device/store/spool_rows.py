@@ -8,13 +8,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 OVERHEAD_BYTES = 128
 """Size of a record or gap in addition to the document: its row and index entries take less (measured)."""
 COLUMNS = "source, seq, priority, at_us, kind, payload, bytes"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Self
 from urllib.parse import urlsplit
 
 from gateway.common.domain.access import read_address
@@ -130,7 +129,7 @@ class GatewayClient:
         else:
             self._connection = http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> GatewayClient:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from gateway.common.domain.errors import UnreachableError
+from gateway.common.timeouts import wait_for
 from gateway.serving.cli.mqtt_choice import NamedBroker
 from gateway.serving.frontends.mqtt.messages import Message, Subscription
 from gateway.serving.frontends.mqtt.session.connection import Connection
@@ -59,7 +60,7 @@ async def subscribed(
 
 async def _connect(settings: MqttSettings, ready: asyncio.Event, health: LinkHealth) -> None:
     try:
-        await asyncio.wait_for(ready.wait(), settings.connect_timeout_s * WELCOME_TIMES)
+        await wait_for(ready.wait(), settings.connect_timeout_s * WELCOME_TIMES)
     except TimeoutError:
         why = "; ".join(health) or "it does not answer"
         raise UnreachableError(f"the broker at {settings.url} cannot be used: {why}", table="mqtt", key="url") from None

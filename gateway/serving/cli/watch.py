@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.terminal.program import OK
 from gateway.common.terminal.tables import PIPED_WIDTH, plain
+from gateway.common.timeouts import wait_for
 from gateway.serving.cli.common import committed_settings, overrides
 from gateway.serving.cli.http_client import GatewayAddress, Keys, read_url
 from gateway.serving.cli.mqtt_choice import NamedBroker, select_broker
@@ -82,7 +83,7 @@ async def _watch(
     async with subscribed(broker, ROLE, client_id, topics.subscriptions, receive) as health:
         for printed in count(1):
             with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), every_s)
+                await wait_for(ended.wait(), every_s)
             now_s, wall_s = time.monotonic(), time.time()
             show(WatchedState(name, url, wall_s, table.snapshot(now_s, wall_s), poller.newest, tuple(health)))
             if ended.is_set() or printed == arguments.count:

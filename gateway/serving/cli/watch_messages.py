@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import timezone
 from typing import Any
 
 import msgspec
 
+from gateway.common.domain.python310 import from_iso
 from gateway.serving.frontends.mqtt.inbound.payloads.rows import topic_part, topic_range
 from gateway.serving.frontends.mqtt.inbound.routing import SENSOR_LIMIT_CHARS, Router
 from gateway.serving.frontends.mqtt.messages import Message, Subscription
@@ -265,7 +266,7 @@ def _seconds(moment: Any) -> float | None:
     if not isinstance(moment, str):
         return None
     try:
-        read = datetime.fromisoformat(moment)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        read = from_iso(moment)
+        return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gateway.common.terminal.tables import ColumnWidth, counted, fitted, plain
@@ -83,14 +83,14 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _moment(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def picture(state: WatchedState, width: int, height: int | None = None) -> list[Text]:
     """Return the lines of the whole view, each at most `width` columns wide. `height`: most lines; None: all."""
     from rich.text import Text
 
-    local = datetime.fromtimestamp(state.wall_s, UTC).astimezone()
+    local = datetime.fromtimestamp(state.wall_s, timezone.utc).astimezone()
     title = f"gateway {state.gateway}  status {state.table.status or 'unknown'}  {local:%H:%M:%S}  {state.broker}"
     head = [Text(plain(title), "bold"), Text()]
     tail = [Text(), *(line for note, important in notes(state) for line in _note(note, important, width))]

@@ -14,13 +14,14 @@ from typing import Any
 from gateway.common.domain.activation import Activation, activation_document
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.installation import HERE
+from gateway.common.domain.python310 import SAFE_PATH
 from gateway.common.store.active import Active, active_bytes
+from gateway.common.timeouts import timeout
 from gateway.serving.committed.release_verifier import SignatureProblems
 from gateway.serving.committed.settings import SignedReleaseSettings
 from gateway.serving.committed.settings_verifier import VerifiedSettings
 
-PYTHON = (sys.executable, "-P", "-m")
-"""-P: the working directory is not searched."""
+PYTHON = (sys.executable, SAFE_PATH, "-m")
 COMMAND = (*PYTHON, "gateway.serving.committed.release_verifier")
 SETTINGS_COMMAND = (*PYTHON, "gateway.serving.committed.settings_verifier")
 LAST_WORDS_CHARS = 300
@@ -60,7 +61,7 @@ async def _answer(command: Sequence[str], settings: SignedReleaseSettings, quest
     except OSError as error:
         raise _undecided(f"the process that verifies them could not be started: {error}") from error
     try:
-        async with asyncio.timeout(settings.verify_deadline_s):
+        async with timeout(settings.verify_deadline_s):
             output, words = await process.communicate(question)
     except TimeoutError:
         raise _undecided(f"it took longer than {settings.verify_deadline_s:g} s, and is tried again") from None

@@ -5,18 +5,18 @@ Decisions on values: no clock, no I/O. Every operation takes constant time.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gateway.common.domain.addresses import address_group, network_group, plain_address
+from gateway.common.domain.python310 import StrEnum
 
 PERCENT = 100
 ANONYMOUS = "anonymous"
 """Key of a caller without any identification."""
 
 
-class RefusalReason(enum.StrEnum):
+class RefusalReason(StrEnum):
     """Reason to refuse a resource.
 
     The share of the `CALLER`, its `NETWORK` or the `CONNECTION` is used up; the rest is a `RESERVE` for callers on this

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from gateway.common.domain.events import BreakerRetried, JoiningStopped, LoopLeft
 from gateway.common.domain.statistics import Placement, ServableStatistics
@@ -91,6 +91,6 @@ class CostInUse:
 
 
 def _until(reason: str, retry_s: float) -> str:
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     at, until = (time.isoformat(timespec="seconds") for time in (now, now + timedelta(seconds=retry_s)))
     return f"{reason}, at {at}; tried again from {until} on"

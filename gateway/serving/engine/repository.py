@@ -16,6 +16,7 @@ from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.retry import SECOND_NS
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import choose
+from gateway.common.timeouts import wait_for
 from gateway.serving.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.serving.engine.comparing import Comparing
 from gateway.serving.engine.context import EngineContext
@@ -166,7 +167,7 @@ class ModelRepository:
             if (wait_s := (trial.due_ns - time.monotonic_ns()) / 1e9) > 0:
                 self._followed.clear()
                 with suppress(TimeoutError):  # or until there are other releases
-                    await asyncio.wait_for(self._followed.wait(), wait_s)
+                    await wait_for(self._followed.wait(), wait_s)
                 continue
             plan.begin(trial, time.monotonic_ns())
             await self._loader.prove(trial.release, trial.manifest, trial.candidate)
@@ -391,10 +392,17 @@ class ModelRepository:
 async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:
     """Run `loads` in order, `lanes` at a time, and up to SLOW_LOADS slow ones. Return when all have ended."""
     lane, slow = asyncio.Semaphore(lanes), asyncio.Semaphore(SLOW_LOADS)
-    async with asyncio.TaskGroup() as group:
+    tasks: list[asyncio.Task[None]] = []
+    try:
         for load in loads:
             await lane.acquire()
-            group.create_task(_hold(lane, slow, group.create_task(load())))
+            tasks.append(asyncio.create_task(load()))
+            tasks.append(asyncio.create_task(_hold(lane, slow, tasks[-1])))
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _hold(lane: asyncio.Semaphore, slow: asyncio.Semaphore, load: asyncio.Task[None]) -> None:

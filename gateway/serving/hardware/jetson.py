@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gateway.common.domain.installation import HERE
 from gateway.common.domain.inventory import Accelerator, Rung
 from gateway.serving.hardware.board import DEVFREQ, compatible, identify, tegra_sign
 from gateway.serving.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
@@ -31,8 +32,9 @@ NEEDS = {
         libraries=(("libcuda.so.1",),),
         library_remedy="install the driver's CUDA library: sudo apt install nvidia-l4t-cuda; in a container start it "
         "with --runtime nvidia",
-        runtime_remedy="install NVIDIA's own onnxruntime-gpu wheel for this JetPack in place of the plain one, "
-        "which has no CUDA on this processor",
+        runtime_remedy="JetPack 6 and later: take NVIDIA's onnxruntime-gpu wheel for this JetPack and Python: "
+        f"{HERE.preferring('WHEEL', 'onnxruntime')}. JetPack 5 and older: the gateway uses the CPU, because NVIDIA's "
+        "wheels are for Python 3.8 there",
     )
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.inventory import CPU
 from gateway.common.domain.noise import busy_share
+from gateway.common.timeouts import timeout
 from gateway.serving import machine_noise
 from gateway.serving.runtimes.fork_server import END_S, ForkServer, begin
 from gateway.serving.runtimes.job import (
@@ -113,7 +114,7 @@ async def _ask_once(task: Task, deadline_s: float, settings: TrialSettings) -> M
     conversation = await _begin(task, settings)
     line, late = None, False
     try:
-        async with asyncio.timeout(deadline_s):
+        async with timeout(deadline_s):
             line = await conversation.hear(task)
     except TimeoutError:
         late = True
@@ -194,7 +195,7 @@ class _Conversation:
         report = b""
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             writer.write_eof()
-            async with asyncio.timeout(END_S):
+            async with timeout(END_S):
                 report = await reader.readexactly(REPORT.size)
         code, cpu_s, memory_kib = REPORT.unpack(report) if report else (await self._server.ended(), 0.0, 0)
         self._server.release()
@@ -219,7 +220,7 @@ class _Conversation:
 
     async def _next_part(self) -> ChildLine | None:
         try:
-            async with asyncio.timeout(self.reached.limit_s) as limit:
+            async with timeout(self.reached.limit_s) as limit:
                 return await self._next_line()
         finally:
             self.part_late = limit.expired()

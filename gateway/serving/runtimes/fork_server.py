@@ -11,7 +11,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-COMMAND = (sys.executable, "-P", "-m", "gateway.serving.runtimes.trial_server")
+from gateway.common.domain.python310 import SAFE_PATH
+
+COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.serving.runtimes.trial_server")
 """Command of a server.
 
 -P: Python searches neither the working directory nor this folder, whose `onnx.py` would hide the package.

@@ -17,9 +17,9 @@ ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
 
 
 def conflict() -> str:
-    """Return the problem if both ONNX Runtime distributions are installed, or ""."""
-    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
-    if len(both) < 2:
+    """Return the problem if both ONNX Runtime distributions are installed in one folder, or ""."""
+    both = [found.locate_file("") for name in ("onnxruntime", "onnxruntime-gpu") if (found := _distribution(name))]
+    if len(both) == len(set(both)):
         return ""
     return "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files"
 
@@ -57,7 +57,11 @@ def installed_version(name: str) -> RuntimeStatus:
     if package is None:
         modules = " or ".join(each.module for each in spec.packages)
         return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=spec.remedy)
-    version = next(filter(None, map(_version, package.distributions)), "unknown")
+    module = importlib.util.find_spec(package.module)
+    found = [each for each in map(_distribution, package.distributions) if each is not None]
+    # A folder that precedes may have another build of it (packaging/README.md, "Jetson").
+    read = [each for each in found if module and str(module.origin).startswith(f"{each.locate_file('')}/")]
+    version = (read or found)[0].version if found else "unknown"
     if name in _OBSTACLES and (problem := _OBSTACLES[name][0]()):
         return RuntimeStatus(name, version, problem, _OBSTACLES[name][1])
     plugins = {
@@ -84,8 +88,13 @@ def unimportable(name: str, error: ImportError) -> VariantError:
     return VariantError(f"runtime {name} is installed but cannot be imported: {error}", remedy=RUNTIMES[name].remedy)
 
 
-def _version(distribution: str) -> str | None:
+def _distribution(name: str) -> importlib.metadata.Distribution | None:
     try:
-        return importlib.metadata.version(distribution)
+        return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _version(name: str) -> str | None:
+    found = _distribution(name)
+    return found.version if found else None

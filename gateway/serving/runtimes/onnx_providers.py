@@ -18,14 +18,14 @@ from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.runtimes.onnx_plugins import add_plugin, plugin_remark
 
 NVIDIA_ACCELERATORS = ("nvidia-gpu", "nvidia-jetson-gpu")
-_REMOVE = f"{HERE.pip} uninstall onnxruntime, then install"
+_PREFER = HERE.preferring("WHEEL", "onnxruntime")
 _NVIDIA_REMEDY = HERE.replacing("onnxruntime", "onnx-cuda")
 GPU_PROVIDERS = RUNTIMES["onnx"].devices
 """Execution providers by accelerator, the first choice first."""
 GPU_REMEDIES: Mapping[str, str] = {
     "nvidia-gpu": _NVIDIA_REMEDY,
-    "nvidia-jetson-gpu": f"{_REMOVE} NVIDIA's own onnxruntime-gpu wheel for this JetPack",
-    "amd-gpu": f"{_REMOVE} AMD's build of ONNX Runtime with MIGraphX",
+    "nvidia-jetson-gpu": f"take NVIDIA's onnxruntime-gpu wheel for this JetPack and Python: {_PREFER}",
+    "amd-gpu": f"take AMD's build of ONNX Runtime with MIGraphX: {_PREFER}",
 }
 LIBRARIES_CHARS = 500
 """Most characters that are told of libraries that cannot be loaded."""

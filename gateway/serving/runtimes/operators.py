@@ -138,7 +138,7 @@ def _windows(image: Array, kernel: Sequence[int], attributes: Attributes, *, fil
     padded = np.pad(image, around, constant_values=fill) if any(pads) else image
     spans = tuple((size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True))
     views = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
-    return views[(slice(None), slice(None), *_steps(strides), *_steps(dilations))]
+    return views[tuple([slice(None)] * 2 + _steps(strides) + _steps(dilations))]
 
 
 def _steps(sizes: Sequence[int]) -> list[slice]:

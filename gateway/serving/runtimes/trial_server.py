@@ -18,13 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from gateway.common.domain.python310 import SAFE_PATH
 from gateway.serving.runtimes import trial_child
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.job import FORKED, REPORT, ChildLine
 
 OOM_SCORE_ADJ = "500"
 """OOM score of a trial: if memory is short, the kernel ends it before the gateway (proc_pid_oom_score_adj(5))."""
-AGAIN = (sys.executable, "-P", "-m", "gateway.serving.runtimes.trial_child")
+AGAIN = (sys.executable, SAFE_PATH, "-m", "gateway.serving.runtimes.trial_child")
 """Command of a task that must not be forked."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Self
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.tensor import Array
@@ -36,7 +35,7 @@ class VideoFile:
         self._stream.codec_context.time_base = TICK
         self._begin_s: float | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> VideoFile:
         return self
 
     def __exit__(self, *_: object) -> None:

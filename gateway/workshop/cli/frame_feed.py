@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gateway.common.domain.errors import Fault, RequestError, UnreachableError
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys
@@ -51,7 +51,7 @@ class FrameFeed:
         self._is_registered = False
         self.in_memory = True
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FrameFeed:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import re
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.model_files import MODEL_STEM
+from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.verdict import Signature
 from gateway.common.terminal.tables import plain, print_facts, print_json, print_table, progress
 from gateway.serving.cli.common import clean_up_on_signals, configured

@@ -21,6 +21,7 @@ import numpy as np
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.installation import HERE
 from gateway.common.domain.manifest import ModelManifest, Variant
+from gateway.common.domain.python310 import SAFE_PATH
 from gateway.common.files.durable import make_folder, temporary, write_file
 from gateway.common.terminal.program import EXTRAS
 from gateway.serving.runtimes.child import child_environment
@@ -32,7 +33,7 @@ from gateway.workshop.making.samples import SampleSet, own_runs
 CACHE = ".quantized"
 """Hidden folder in a version's folder: variants that were made, so that a repetition keeps them."""
 RECORD = "record.json"
-COMMAND = (sys.executable, "-P", "-m", "gateway.workshop.making.quantizer_child")
+COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.workshop.making.quantizer_child")
 LAST_WORDS_CHARS = 400
 """Most characters of a tool's error that are told."""
 FILES = {"onnx": "model.onnx", "openvino": "model.xml", "litert": "model.tflite"}

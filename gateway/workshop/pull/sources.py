@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gateway.common.transfer.connection import ConnectionPool
 from gateway.common.transfer.web import WebSource
@@ -65,4 +65,4 @@ def origin_name(url: str) -> str:
 
 
 def _signed(url: str, keys: S3Keys | None, region: str) -> Mapping[str, str]:
-    return signed_headers(url, keys, region, datetime.now(UTC)) if keys else {}
+    return signed_headers(url, keys, region, datetime.now(timezone.utc)) if keys else {}

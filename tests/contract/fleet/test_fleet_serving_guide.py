@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import sys
-import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+import tomllib
 
 from fleet.controller.serving.settings import ProxySettings, ServingSettings
 from gateway.common.domain.access import Address

@@ -48,7 +48,7 @@ def question(number: int, size: int = 4) -> service_pb2.ModelInferRequest:
 
 def message(request: service_pb2.ModelInferRequest) -> bytes:
     raw = request.SerializeToString()
-    return b"\0" + len(raw).to_bytes(4) + raw
+    return b"\0" + len(raw).to_bytes(4, "big") + raw
 
 
 class Peer:
@@ -67,7 +67,7 @@ class Peer:
         """Frames; the last may have been cut off."""
         raw, end = bytes(self._raw), 0
         while (stop := end + frames.HEADER_BYTES) <= len(raw):
-            stop += int.from_bytes(raw[end : end + 3])
+            stop += int.from_bytes(raw[end : end + 3], "big")
             if stop > len(raw):
                 break
             end = stop

@@ -118,7 +118,8 @@ def journal(count: int) -> bytes:
     """Return so many samples of 20 sensors: each from the hundredth on completes a window."""
     rows = np.zeros(6, np.float32).tobytes()
     samples = (
-        SampleRecord("wrists", f"s-{n % 20}", n.to_bytes(8), 10**18 + n, 10**12 + n, 6, rows) for n in range(count)
+        SampleRecord("wrists", f"s-{n % 20}", n.to_bytes(8, "big"), 10**18 + n, 10**12 + n, 6, rows)
+        for n in range(count)
     )
     return b"".join(map(framed, samples))
 

@@ -52,7 +52,7 @@ def message(ident: str = "") -> bytes:
     )
     request.inputs.add(name=known.name, datatype="FP32", shape=known.rows.shape)
     raw = request.SerializeToString()
-    return b"\0" + len(raw).to_bytes(4) + raw
+    return b"\0" + len(raw).to_bytes(4, "big") + raw
 
 
 class Caller:
@@ -94,7 +94,7 @@ class Caller:
 def whole(raw: bytes) -> bool:
     place = 0
     while place + frames.HEADER_BYTES <= len(raw):
-        place += frames.HEADER_BYTES + int.from_bytes(raw[place : place + 3])
+        place += frames.HEADER_BYTES + int.from_bytes(raw[place : place + 3], "big")
     return place == len(raw)
 
 
@@ -133,7 +133,7 @@ def connect_all(daemon: Daemon, count: int) -> None:
 
 def leave_open(daemon: Daemon, count: int) -> None:
     """Open so many connections with a hundred streams each, half a message on every one; close them without notice."""
-    part = b"\0" + (100_000).to_bytes(4) + bytes(8000)
+    part = b"\0" + (100_000).to_bytes(4, "big") + bytes(8000)
     for _ in range(count):
         caller = Caller(daemon)
         with caller.socket:

@@ -6,10 +6,10 @@ import dataclasses
 import json
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from fleet.cli.parser import PROGRAM, VERBS
 from fleet.controller.config import parse_config

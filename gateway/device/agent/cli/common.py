@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.files.durable import make_folder
@@ -92,7 +92,7 @@ class Bar:
         self._task: TaskID | None = None
         self._total = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Bar:
         self._progress.start()
         return self
 

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
+from gateway.common.domain.python310 import SAFE_PATH
 from gateway.device.agent.cli.common import USER, complain
 from gateway.device.agent.update.software import own_environment
 
-COMMAND = (sys.executable, "-P", "-m", "gateway.device.installer", "trust", "-")
+COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.device.installer", "trust", "-")
 TIMEOUT_S = 30.0
 
 
@@ -31,7 +31,7 @@ class Pinning:
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(COMMAND, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, cwd="/")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Pinning:
         return self
 
     def __exit__(

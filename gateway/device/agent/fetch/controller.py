@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from urllib3 import Timeout
@@ -79,7 +79,7 @@ class ControllerClient:
                 content += piece
                 if len(content) > ANSWER_LIMIT_BYTES:
                     raise HungUpError(f"its answer has more than {ANSWER_LIMIT_BYTES} bytes")
-            after_s = retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(UTC))
+            after_s = retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(timezone.utc))
             return answer.status, after_s, bytes(content)
         finally:
             answer.close() if answer.length_remaining else answer.release_conn()

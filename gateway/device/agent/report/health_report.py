@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gateway import __version__
+from gateway.common.domain.python310 import from_iso
 from gateway.device.agent.answers import plain
 from gateway.device.agent.clock import synchronised, system_now
 from gateway.device.agent.report.report import BEHIND, HELD, IN_STEP, UPDATING, document
@@ -138,5 +138,5 @@ def _disk(folder: Path) -> Document:
 
 def _clock(observed: ReportInput) -> Document:
     now, floor = system_now(), observed.standing.time_floor
-    behind = floor is not None and now < datetime.fromisoformat(floor)
+    behind = floor is not None and now < from_iso(floor)
     return {"now": now.isoformat(), "synchronised": synchronised(), "floor": floor, "before_floor": behind}

@@ -14,16 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from gateway.common.domain.assignment import Target
+from gateway.common.domain.python310 import from_iso
 
 INSTALL, WITHDRAW = "install", "withdraw"
 SIGHT_LASTS_H = 24
 """Hours. A roll-back on the next morning need not wait. An attacker can hurry what counts within this time."""
 SIGHTS_LIMIT = 1000
 """Entries that are kept. The oldest are dropped; a release that comes back after so many others waits again."""
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 """First-seen time of releases that ran here."""
 
 
@@ -107,7 +108,7 @@ def _key(change: str, slot: str, release: str) -> str:
 def _read(text: str, now: datetime) -> dict[str, Sight]:
     try:
         found = {
-            key: Sight(datetime.fromisoformat(at), bool(trusted), datetime.fromisoformat(left) if left else None)
+            key: Sight(from_iso(at), bool(trusted), from_iso(left) if left else None)
             for key, (at, trusted, left) in json.loads(text).items()
         }
         return {key: sight for key, sight in found.items() if lasts(sight, now)}

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
+from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.release_paths import parse_path
 from gateway.common.domain.update import ENDS, Failure, Step, Tried
 from gateway.device.domain.software_update import Phase, SoftwareUpdate, environment_name
@@ -91,7 +92,7 @@ class SlotState:
             return None
         given_up = STEPS[self.slot][self.failed_in] if self.failed_in else self.step
         failure = Failure(given_up, self.reason, {}) if self.reason else None
-        began, changed = datetime.fromisoformat(self.began), datetime.fromisoformat(self.changed)
+        began, changed = from_iso(self.began), from_iso(self.changed)
         return Update(self.activation, self.step, self.assignment, began, changed, failure, self.attempt)
 
 

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gateway.common.domain.python310 import from_iso
 from gateway.common.trust import clock
 from gateway.common.trust.clock import Attestation, BootClock
 from gateway.device.agent.clock import Clocks
@@ -66,4 +67,4 @@ def _read(text: str) -> Attestation | None:
     if not text:
         return None
     kept = json.loads(text)
-    return Attestation(datetime.fromisoformat(kept["time"]), BootClock(kept["boot"], kept["elapsed_s"]))
+    return Attestation(from_iso(kept["time"]), BootClock(kept["boot"], kept["elapsed_s"]))

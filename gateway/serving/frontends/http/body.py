@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import STEP_BYTES, Steps, finish
+from gateway.common.timeouts import Timeout, timeout
 from gateway.serving.domain.ports import Decoding
 from gateway.serving.frontends import settings
 from gateway.serving.frontends.http.admission import Admitted
@@ -88,7 +89,7 @@ class BodyReader:
         inflate = Inflation(headers.get("content-encoding", ""), most)
         body = bytearray()
         try:
-            async with asyncio.timeout(min(self._settings.body_timeout_s, settings.BODY_PAUSE_S)) as limit:
+            async with timeout(min(self._settings.body_timeout_s, settings.BODY_PAUSE_S)) as limit:
                 await self._collect(receive, inflate, body, lease, limit)
         except TimeoutError:
             limit_s, pause_s = self._settings.body_timeout_s, settings.BODY_PAUSE_S
@@ -125,7 +126,7 @@ class BodyReader:
                     refused.add(lease.key)
 
     async def _collect(
-        self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease, limit: asyncio.Timeout
+        self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease, limit: Timeout
     ) -> None:
         """Add the body's pieces. `limit` moves with each: it is the body's own, or that of a pause."""
         clock = asyncio.get_running_loop().time

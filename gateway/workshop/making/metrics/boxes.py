@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -16,7 +15,7 @@ class Boxes:
 
     corners: Array
 
-    def overlaps(self, mine: Array, others: Self, theirs: Array, crowd: Array) -> Array:
+    def overlaps(self, mine: Array, others: Boxes, theirs: Array, crowd: Array) -> Array:
         """Return the IoU of each pair."""
         first, second = self.corners[mine], others.corners[theirs]
         low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])

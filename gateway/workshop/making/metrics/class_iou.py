@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -30,11 +29,11 @@ class ClassRuns:
     classes: Array
 
     @classmethod
-    def of(cls, numbers: Array) -> Self:
+    def of(cls, numbers: Array) -> ClassRuns:
         """Return the runs of a map [height, width]."""
         return cls((numbers.shape[0], numbers.shape[1]), *class_runs(numbers))
 
-    def resized(self, size: tuple[int, int]) -> Self:
+    def resized(self, size: tuple[int, int]) -> ClassRuns:
         """Return the map in another size, by its nearest pixels."""
         if size == self.size:
             return self

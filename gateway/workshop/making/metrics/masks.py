@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Masks:
     size: tuple[int, int]
     counts: Sequence[Array]
 
-    def overlaps(self, mine: Array, others: Self, theirs: Array, crowd: Array) -> Array:
+    def overlaps(self, mine: Array, others: Masks, theirs: Array, crowd: Array) -> Array:
         """Return the IoU of each pair. Masks of another size are resampled to this one."""
         fitting = others.resized(self.size)
         first, second = [_Runs(each) for each in self.counts], [_Runs(each) for each in fitting.counts]
@@ -36,7 +35,7 @@ class Masks:
             return np.empty(0)
         return ratio(common, areas[mine], other_areas[theirs], crowd)
 
-    def resized(self, size: tuple[int, int]) -> Self:
+    def resized(self, size: tuple[int, int]) -> Masks:
         """Return the masks in another size, by their nearest pixels."""
         if size == self.size:
             return self

@@ -9,7 +9,6 @@ points other than COCO's 17, σ is 1 / k, as in Ultralytics 8.3 (`utils/metrics.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class PointShapes:
     areas: Array
     boxes: Array
 
-    def overlaps(self, mine: Array, others: Self, theirs: Array, crowd: Array) -> Array:
+    def overlaps(self, mine: Array, others: PointShapes, theirs: Array, crowd: Array) -> Array:
         """Return the similarity of each pair; a crowd has none of its own."""
         visible, boxes = others.visible[theirs], others.boxes[theirs][:, np.newaxis]
         is_known = np.asarray(visible.any(axis=1))

@@ -8,7 +8,6 @@ over the parts (the shoelace formula). DOTA's evaluation (arXiv:1711.10398) uses
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Polygons:
 
     corners: Array
 
-    def overlaps(self, mine: Array, others: Self, theirs: Array, crowd: Array) -> Array:
+    def overlaps(self, mine: Array, others: Polygons, theirs: Array, crowd: Array) -> Array:
         """Return the IoU of each pair."""
         first, second = _clockwise(self.corners[mine]), _clockwise(others.corners[theirs])
         centre = first.mean(axis=1, keepdims=True)  # products of small numbers are exact enough

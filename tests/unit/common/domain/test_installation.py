@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.common.domain.installation import HERE, PACKAGES, Installation
+from gateway.common.domain.installation import HERE, PACKAGES, VENDORS, Installation
 
 CHECKOUT = Path(__file__).parents[4]
 SITE = Path("/x/lib/python3.11/site-packages")
@@ -43,3 +43,9 @@ def test_a_part_takes_the_place_of_another() -> None:
     said = "/x/bin/python -m pip uninstall old, then /x/bin/python -m pip install 'edge-inference-gateway[onnx]'"
     assert WHEEL.replacing("old", "onnx") == said
     assert PACKAGED.replacing("onnxruntime", "onnx") == "sudo apt-get install edge-gateway"
+
+
+def test_a_wheel_takes_the_place_of_a_distribution() -> None:
+    pip = "/x/bin/python -m pip"
+    assert WHEEL.preferring("W.whl", "old") == f"{pip} uninstall old, then {pip} install W.whl"
+    assert PACKAGED.preferring("W.whl", "old").startswith(f"sudo python3 -m zipfile -e W.whl {VENDORS}")

@@ -1,10 +1,10 @@
 """Every committed variant, run by its own runtime, is as accurate on the held-out rows as its manifest and card say."""
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomllib
 
 MODELS = Path(__file__).resolve().parents[4] / "models"
 # Int8 kernels round differently from processor to processor: besides the printed figure's rounding, so many held-out

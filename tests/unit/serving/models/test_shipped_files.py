@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomllib
 
 MODELS = Path(__file__).resolve().parents[4] / "models"
 MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))

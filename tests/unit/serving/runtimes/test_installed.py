@@ -62,6 +62,15 @@ def test_both_builds_of_onnx_runtime_are_a_conflict(site):
         get_runtime("onnx").version()
 
 
+def test_a_build_in_a_folder_that_is_read_first_takes_the_place_of_the_packaged_one(site, tmp_path, monkeypatch):
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime/__init__.py").touch()
+    site("onnxruntime-gpu", "1.23.0")
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    assert conflict() == ""
+    assert installed_version("onnx").version == "1.23.0", "verdicts of the other build would stay"
+
+
 def test_openvino_is_refused_beside_its_telemetry_unless_allowed(site, monkeypatch):
     monkeypatch.delenv(ALLOW_TELEMETRY, raising=False)
     assert installed_version("openvino").problem == ""

@@ -124,7 +124,7 @@ def test_bodies() -> None:
     assert [place["shared_memory_offset"] for place in places] == [0, 8]
     assert {place["shared_memory_region"] for place in places} == {REGION}
     framed = grpc_message(BenchModel("m", "1"), TENSORS)
-    assert int.from_bytes(framed[1:5]) == len(framed) - 5
+    assert int.from_bytes(framed[1:5], "big") == len(framed) - 5
     made = message("inference.ModelInferRequest").FromString(framed[5:])
     assert (made.model_name, [each.name for each in made.inputs]) == ("m", ["a", "b"])
     assert BenchModel("a b", "1/2").path == "/v2/models/a%20b/versions/1%2F2"

@@ -12,6 +12,7 @@ from typing import cast
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Raw
+from gateway.common.timeouts import timeout_at
 from gateway.serving.domain.infer import InferResponse, RequestedOutput, ResponseForm
 from gateway.serving.frontends.connections import HALF_OPEN_S
 from gateway.serving.frontends.grpc_v2.calls import unexpected
@@ -213,7 +214,7 @@ class GrpcConnection(SocketProtocol):
         """Run a call to its end: any error is sent to the caller."""
         ends_s = None if stream.headers.timeout_ns is None else (stream.opened_ns + stream.headers.timeout_ns) / 1e9
         try:
-            async with asyncio.timeout_at(ends_s) as time_left:
+            async with timeout_at(ends_s) as time_left:
                 await call.run()
         except Exception as error:  # noqa: BLE001 - as in `_start`
             late = isinstance(error, TimeoutError) and time_left.expired()

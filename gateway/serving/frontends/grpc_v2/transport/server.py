@@ -18,6 +18,7 @@ from typing import Any, cast
 from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Raw
+from gateway.common.timeouts import wait_for
 from gateway.common.wire.listening import bound_address, listening
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.connections import ConnectionPlaces
@@ -129,7 +130,7 @@ class GrpcServer:
         self._idle.clear()
         self._tell_idle()
         try:
-            await asyncio.wait_for(self._idle.wait(), max(limit_s, 0.0))
+            await wait_for(self._idle.wait(), max(limit_s, 0.0))
         except TimeoutError:
             return False
         return True

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -268,5 +268,5 @@ def timestamp(wall_ns: int) -> str:
 
 @lru_cache(maxsize=TIMES_REMEMBERED)
 def _written_time(wall_ms: int) -> str:
-    moment = datetime.fromtimestamp(wall_ms / 1e3, UTC)
+    moment = datetime.fromtimestamp(wall_ms / 1e3, timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from gateway.common.domain.errors import RequestError
+from gateway.common.timeouts import timeout
 from gateway.serving.frontends.mqtt.inbound.limits import MessageLimits, RouteQuotas
 from gateway.serving.frontends.mqtt.inbound.requests import CALLER, Asked, Requests
 from gateway.serving.frontends.mqtt.inbound.routing import Router
@@ -98,7 +99,7 @@ class Pipeline:
         self._samples.windows.flush()
         await self._work.cancel(held=True)
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 while self._work.tasks or self._samples.pending or not (kept.is_set() and idle.is_set()):
                     if self._work.tasks:
                         await asyncio.wait(self._work.tasks)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import cast
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.timeouts import timeout
 from gateway.serving.domain.infer import InferRequest
 from gateway.serving.frontends.mqtt.inbound.decoder import MessageDecoding, RouteDecoder
 from gateway.serving.frontends.mqtt.inbound.limits import MessageLimits
@@ -214,7 +215,7 @@ class SampleFlow:
                 away = expired()
                 break
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.retry_max_s):
+                async with timeout(self._settings.retry_max_s):
                     await self._readied.wait()
         if away is not None:
             self._refuse(decoder, message, away, debt.seen)

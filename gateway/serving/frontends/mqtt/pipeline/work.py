@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Steps, finish
+from gateway.common.timeouts import timeout
 from gateway.serving.domain.ports import Decoding
 from gateway.serving.frontends.mqtt.inbound.reading import INLINE_BYTES
 from gateway.serving.frontends.mqtt.messages import Message
@@ -216,7 +217,7 @@ class MessageWork:
                 self._changed()
                 await asyncio.sleep(0)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(CALM_S):
+                    async with timeout(CALM_S):
                         await self.calm.wait()
         finally:
             self.queues.end(route)

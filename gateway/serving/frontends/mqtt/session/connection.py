@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from gateway.common.domain.retry import draw_chance, pause_s
+from gateway.common.timeouts import wait_for
 from gateway.serving.frontends.mqtt.messages import REFUSED, Message, Subscription
 from gateway.serving.frontends.mqtt.session import events
 from gateway.serving.frontends.mqtt.session.health import LinkHealth
@@ -207,7 +208,7 @@ class Connection:
             wait_s = pause_s(self._failures, least_s, most_s, chance)
         _log.warning(events.BROKER_CONNECTION_LOST, self._role, self._settings.url, self._reason, wait_s)
         try:
-            await asyncio.wait_for(self._stop.wait(), wait_s)
+            await wait_for(self._stop.wait(), wait_s)
         except TimeoutError:
             return
 

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
+from gateway.common.timeouts import wait_for
 from gateway.serving.frontends.mqtt.messages import REFUSED, OutgoingPublish
 from gateway.serving.frontends.mqtt.session import events
 from gateway.serving.frontends.mqtt.session.health import LinkHealth
@@ -124,7 +125,7 @@ class OutboxSender:
         self._drained.clear()
         if len(self._outbox) and self._session is not None:
             try:
-                await asyncio.wait_for(self._drained.wait(), timeout_s)
+                await wait_for(self._drained.wait(), timeout_s)
             except TimeoutError:
                 return False
         return not len(self._outbox)

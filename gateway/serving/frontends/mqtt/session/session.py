@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import cast
 
+from gateway.common.timeouts import timeout
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.serving.frontends.mqtt.session import control, events
 from gateway.serving.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
@@ -105,7 +106,7 @@ class MqttSession(asyncio.BufferedProtocol):
         limit_s = self._settings.connect_timeout_s
         name = None if tls is None else broker.host
         try:
-            async with asyncio.timeout(limit_s):
+            async with timeout(limit_s):
                 await self._loop.create_connection(lambda: self, address, broker.port, ssl=tls, server_hostname=name)
         except TimeoutError:
             problem = f"no connection to {address}, port {broker.port}, within {limit_s:g} s (mqtt.connect_timeout_s)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import timezone, tzinfo
 from typing import ClassVar
 from zoneinfo import ZoneInfo
 
@@ -106,7 +106,7 @@ class MqttTime:
 
 def zone_of(name: str) -> tzinfo:
     """Return a time zone. UTC needs no database of zones. Raises OSError or ValueError if there is no such zone."""
-    return UTC if name == "UTC" else ZoneInfo(name)
+    return timezone.utc if name == "UTC" else ZoneInfo(name)
 
 
 def _is_zone(name: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.tensor import Datatype

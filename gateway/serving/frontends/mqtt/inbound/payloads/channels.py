@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import timezone, tzinfo
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.common.domain.errors import RequestError
+from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.tensor import Steps
 from gateway.serving.frontends.mqtt.inbound.payloads.content import ROWS_LIMIT, VALUES_LIMIT, invalid
 from gateway.serving.frontends.mqtt.inbound.payloads.tensors import FLOAT32_MAX
@@ -226,7 +227,7 @@ SECOND_NS = 1_000_000_000
 class TimeChannel(Channel):
     """Timestamp of a row, in nanoseconds since the Unix epoch; a float is exact to 256 ns today."""
 
-    zone: tzinfo = UTC
+    zone: tzinfo = timezone.utc
 
     def number(self, value: Any) -> float | None:
         """Return the time of a number, or of a text in ISO 8601. Raises RequestError INVALID for anything else."""
@@ -235,7 +236,7 @@ class TimeChannel(Channel):
         if not isinstance(value, str) or is_number:
             return Channel.number(self, value)
         try:
-            found = datetime.fromisoformat(value.strip()) if len(value) <= TIME_LIMIT_CHARS else None
+            found = from_iso(value.strip()) if len(value) <= TIME_LIMIT_CHARS else None
         except ValueError:
             found = None
         if found is None:

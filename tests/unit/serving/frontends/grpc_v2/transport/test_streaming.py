@@ -25,7 +25,7 @@ WINDOW = 65_535
 def replies(reply: Reply) -> list[Any]:
     found, body = [], bytes(reply.body)
     while body:
-        size = int.from_bytes(body[1:5])
+        size = int.from_bytes(body[1:5], "big")
         found.append(message("inference.ModelStreamInferResponse").FromString(body[5 : 5 + size]))
         body = body[5 + size :]
     return found
