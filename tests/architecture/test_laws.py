@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,6 @@ SOURCES = sorted(
     if "_pb2" not in file.name and "_share" not in file.parts
 )
 TEXTS = {file: file.read_text("utf-8") for file in SOURCES}
-TREES = {file: ast.parse(text) for file, text in TEXTS.items()}
 FILE_LIMIT_LINES = 600
 FUNCTION_LIMIT_LINES = 60
 REASONS: dict[str, str] = {}
@@ -35,6 +35,12 @@ METAPHORS = {"door", "house", "desk", "chores", "climb", "sights", "careful", "b
 ARCHAIC = re.compile(r"\b(nobody|somebody|anybody|everybody|whoever|whom|beside)\b|(?<!begun-)\banew\b", re.IGNORECASE)
 """Words that plain technical English has not; `…-begun-anew` are events of the controller's API."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    """Return the parsed source. It is parsed once, by a test: each process of a run collects this module."""
+    return ast.parse(TEXTS[file])
 
 
 def named(file: Path) -> str:
@@ -72,9 +78,6 @@ def overrides(tree: ast.Module) -> set[str]:
     }
 
 
-PORTS = overrides(TREES[ROOT / "gateway/serving/domain/ports.py"])
-
-
 @pytest.mark.timeout(120)
 def test_the_import_contracts_hold() -> None:
     program = Path(sys.executable).with_name("lint-imports")
@@ -96,7 +99,7 @@ def test_simulated_devices_know_the_controller_by_its_routes_only() -> None:
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports inside functions and under TYPE_CHECKING count: modules that need each other are one module."""
     modules = {module_named(file): file for file in SOURCES}
-    imports = {module: imported(TREES[file], modules.keys()) - {module} for module, file in modules.items()}
+    imports = {module: imported(parsed(file), modules.keys()) - {module} for module, file in modules.items()}
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
@@ -167,7 +170,7 @@ def too_long(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the file and its functions that are over the limits, with their lines."""
     if (lines := len(TEXTS[file].splitlines())) > FILE_LIMIT_LINES:
         yield named(file), lines
-    for node in definitions(TREES[file]):
+    for node in definitions(parsed(file)):
         lines = (node.end_lineno or 0) - node.lineno + 1
         if not isinstance(node, ast.ClassDef) and lines > FUNCTION_LIMIT_LINES:
             yield f"{named(file)}:{node.name}", lines
@@ -184,10 +187,10 @@ def test_what_is_public_is_documented() -> None:
 
 def undocumented(file: Path) -> Iterator[str]:
     """Yield the module and its public definitions that have no docstring, by file and line."""
-    tree = TREES[file]
+    tree = parsed(file)
     if not ast.get_docstring(tree):
         yield named(file)
-    local = PORTS | overrides(tree)
+    local = overrides(parsed(ROOT / "gateway/serving/domain/ports.py")) | overrides(tree)
     for node in public(tree):
         if not ast.get_docstring(node) and (isinstance(node, ast.ClassDef) or node.name not in local):
             yield f"{named(file)}:{node.lineno} {node.name}"
@@ -227,7 +230,7 @@ def test_no_pattern_has_what_python_310_cannot_compile() -> None:
 def test_a_class_name_occurs_once() -> None:
     places = defaultdict[str, list[str]](list)
     for file in SOURCES:
-        for node in definitions(TREES[file]):
+        for node in definitions(parsed(file)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{named(file)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -240,7 +243,7 @@ def test_a_handler_of_every_exception_raises_another_or_gives_its_reason() -> No
 def unexplained_handlers(file: Path) -> Iterator[str]:
     """Yield the handlers of every exception, by file and line, that neither raise nor have a comment."""
     lines = TEXTS[file].splitlines()
-    for node in ast.walk(TREES[file]):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ExceptHandler) and catches_all(node):
             reason = lines[node.lineno - 1].partition("#")[2].removeprefix(" noqa: BLE001").strip()
             if not reason and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node)):
@@ -298,8 +301,8 @@ class LoggedEvent(NamedTuple):
 def logged_events(package: Path) -> Iterator[LoggedEvent]:
     """Yield every use of a logger's method in a package. Uses without a call, such as `log = self._log.info`, count."""
     for file in (file for file in SOURCES if file.is_relative_to(package)):
-        calls = {id(node.func): node for node in ast.walk(TREES[file]) if isinstance(node, ast.Call)}
-        for node in ast.walk(TREES[file]):
+        calls = {id(node.func): node for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)}
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Attribute) and node.attr in LOG_METHODS and is_logger(node.value):
                 yield logged_event(f"{named(file)}:{node.lineno}", node.attr, calls.get(id(node)))
 
@@ -329,7 +332,7 @@ def catalogue(file: Path) -> Mapping[str, str]:
     """Return the messages of a catalogue, by the names of their constants."""
     return {
         target.id: str(node.value.value)
-        for node in TREES[file].body
+        for node in parsed(file).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
         if isinstance(target, ast.Name)
@@ -359,7 +362,7 @@ def test_a_log_event_gets_as_many_values_as_its_message_has_places(file: Path) -
 
 @pytest.mark.parametrize("file", CATALOGUES, ids=named)
 def test_each_log_event_has_a_docstring_of_one_line_with_its_fields(file: Path) -> None:
-    documented = dict(documented_constants(TREES[file].body))
+    documented = dict(documented_constants(parsed(file).body))
     assert documented.keys() == catalogue(file).keys()
     assert [name for name, text in documented.items() if "\n" in text] == []
     missing = [

@@ -1,4 +1,4 @@
-"""One attack in a process of its own: `python -m tests.attack.attacker MODULE:FUNCTION TARGET ENDS`.
+"""One attack in a process of its own: `python -m tests.attack.attacker MODULE:FUNCTION TARGET SECONDS`.
 
 It prints the number of bytes sent.
 """
@@ -38,7 +38,7 @@ def main() -> None:
     attack, target = getattr(importlib.import_module(module), name), Target(**json.loads(sys.argv[2]))
     if target.grpc == target.unix and os.getuid() == 0:
         os.setuid(NOBODY)  # callers of a UNIX socket are identified by user
-    print(attack(target, float(sys.argv[3])))
+    print(attack(target, time.monotonic() + float(sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,36 +27,34 @@ def _tensor(datatype: str, count: int) -> dict[str, object]:
     return {"name": "x", "datatype": datatype, "shape": [count]}
 
 
-def _messages() -> Mapping[str, bytes]:
-    raw = [bytes(SIZE)]
-    ones = {"int64_contents": [1] * SIZE}
-    texts = {"bytes_contents": [b""] * (SIZE // 2)}
-    several = {
-        "elements": pb.ModelInferRequest(
-            model_name="small", inputs=[_tensor("BYTES", SIZE // 4)], raw_input_contents=raw
-        ),
-        "integers": pb.ModelInferRequest(model_name="small", inputs=[_tensor("INT64", SIZE) | {"contents": ones}]),
-        "texts": pb.ModelInferRequest(model_name="small", inputs=[_tensor("BYTES", SIZE // 2) | {"contents": texts}]),
-        "inputs": pb.ModelInferRequest(model_name="small", inputs=[pb.ModelInferRequest.InferInputTensor()]),
-    }
-    several |= {
-        "accepted elements": pb.ModelInferRequest(
-            model_name="texts",
-            inputs=[_tensor("BYTES", SIZE // 20)],
-            raw_input_contents=[(b"\x10\0\0\0" + bytes(16)) * (SIZE // 20)],
-        ),
-        "accepted integers": pb.ModelInferRequest(
-            model_name="numbers",
-            inputs=[_tensor("INT64", SIZE // 3) | {"contents": {"int64_contents": [1] * (SIZE // 3)}}],
-        ),
-    }
-    sent = {name: message.SerializeToString() for name, message in several.items()}
-    name, empty = sent["inputs"][:-2], sent["inputs"][-2:]
-    return {**sent, "inputs": name + empty * (SIZE // 2)}
+def _request(
+    model: str, tensor: dict[str, object], contents: Mapping[str, object] | None = None, **raw: object
+) -> bytes:
+    if contents is not None:
+        tensor = tensor | {"contents": contents}
+    return pb.ModelInferRequest(model_name=model, inputs=[tensor], **raw).SerializeToString()
+
+
+MESSAGES: Mapping[str, Callable[[], bytes]] = {
+    "elements": lambda: _request("small", _tensor("BYTES", SIZE // 4), raw_input_contents=[bytes(SIZE)]),
+    "integers": lambda: _request("small", _tensor("INT64", SIZE), {"int64_contents": [1] * SIZE}),
+    "texts": lambda: _request("small", _tensor("BYTES", SIZE // 2), {"bytes_contents": [b""] * (SIZE // 2)}),
+    "inputs": lambda: _request("small", {}) + _request("", {}) * (SIZE // 2 - 1),  # a repeated field is appended
+    "accepted elements": lambda: _request(
+        "texts",
+        _tensor("BYTES", SIZE // 20),
+        raw_input_contents=[(b"\x10\0\0\0" + bytes(16)) * (SIZE // 20)],
+    ),
+    "accepted integers": lambda: _request(
+        "numbers", _tensor("INT64", SIZE // 3), {"int64_contents": [1] * (SIZE // 3)}
+    ),
+}
+"""Requests by kind. Each takes seconds to make."""
 
 
 def _over_grpc(kind: str, target: Target, ends_s: float, *, compressed: bool = False) -> int:
-    content, pace = _messages()[kind], Pace(target)
+    content = MESSAGES[kind]()
+    pace = Pace(target)
     compression = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
     sent_bytes = len(gzip.compress(content, 1)) if compressed else len(content)
     with channel(target, target.grpc, OPTIONS, compression) as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -111,17 +110,6 @@ def flip_bit(file: Path, place: float = 0.5) -> None:
     file.chmod(mode)
 
 
-def blob_of(store: DeviceStore, digest: str) -> Path:
-    """Return the file of a blob."""
-    return store.folder / "blobs" / "sha256" / digest
-
-
 def digest_of(file: Path) -> str:
     """Return the SHA-256 of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def copy_store(store: DeviceStore, folder: Path) -> Path:
-    """Copy the store with its links, for tests that damage files."""
-    shutil.copytree(store.folder, folder)
-    return folder

@@ -6,6 +6,8 @@ from hypothesis import settings
 
 THOROUGH = 100
 """Examples of a property without a number of its own, in the thorough profile."""
+IS_THOROUGH = settings.default.max_examples >= THOROUGH
+"""Whether the profile is the thorough one, that of `make test-long`."""
 
 
 def examples(thorough: int) -> int:

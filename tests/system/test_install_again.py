@@ -97,14 +97,19 @@ def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(image: P
     assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
 
 
-def test_the_version_before_the_last_one_goes(tmp_path: Path, lock: Path) -> None:
+def test_upgrades_remove_the_version_before_the_last_one_and_renew_an_unchanged_configuration(
+    tmp_path: Path, lock: Path
+) -> None:
     image, seen = tmp_path / "image", []
     for _ in range(3):
-        bare(image, lock)
+        assert "kept" not in bare(image, lock).stdout
         seen.append((image / VENV).resolve())
+    assert (image / CONFIGURATION).read_text() == (image / SAMPLE).read_text()
     assert len(set(seen)) == 3
     assert set((image / HOME / "versions").iterdir()) == set(seen[1:])
     assert {path.name for path in (image / HOME).iterdir()} == {"versions", "current", "confirmed", "installed.json"}
+    make("uninstall", image)
+    assert list(image.iterdir()) == []
 
 
 def test_an_upgrade_from_the_layout_without_versions_leaves_none_of_it(tmp_path: Path, lock: Path) -> None:
@@ -123,16 +128,6 @@ def test_an_upgrade_from_the_layout_without_versions_leaves_none_of_it(tmp_path:
     bare(image, lock)
     assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
     assert {path.name for path in (image / HOME).iterdir()} == {"versions", "current", "confirmed", "installed.json"}
-    make("uninstall", image)
-    assert list(image.iterdir()) == []
-
-
-def test_an_upgrade_renews_a_configuration_that_nobody_changed(tmp_path: Path, lock: Path) -> None:
-    image = tmp_path / "image"
-    bare(image, lock)
-    shipped = (image / CONFIGURATION).read_text()
-    assert "kept" not in bare(image, lock).stdout
-    assert (image / CONFIGURATION).read_text() == (image / SAMPLE).read_text() == shipped
     make("uninstall", image)
     assert list(image.iterdir()) == []
 

@@ -70,7 +70,7 @@ class Installation:
 
     def preferring(self, wheel: str, old: str) -> str:
         """Return the command that puts a wheel file in place of a distribution."""
-        if PARTS:
+        if self.parts:
             return f"python3 -m zipfile -e {wheel} FOLDER, then mount FOLDER at {VENDORS} in the container"
         if self.is_packaged:
             return f"sudo python3 -m zipfile -e {wheel} {VENDORS}, then restart the gateway"

@@ -125,6 +125,9 @@ def convolution(tmp_path):
     return SimpleNamespace(manifest=manifest, variant=variant, files=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "small", [pytest.param(name, marks=() if name == "onnx" else pytest.mark.long) for name in RUNTIMES], indirect=True
+)
 def test_a_trial_decides_the_same_on_a_busy_machine(small, busy_machine):
     _, quiet = decisions(small)
     with busy_machine():

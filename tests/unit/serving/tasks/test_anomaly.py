@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from sklearn.metrics import mean_squared_error
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import TensorSpec
@@ -27,6 +26,8 @@ def reconstruction(text: str = "") -> AnomalyDetection:
 
 @given(ROWS, ROWS)
 def test_the_error_of_reconstruction_is_that_of_scikit_learn(given_row: Array, made: Array) -> None:
+    from sklearn.metrics import mean_squared_error
+
     task = reconstruction()
     assert task.inputs == ("x",)
     got = task.interpret({"x": given_row, "y": made}, None)

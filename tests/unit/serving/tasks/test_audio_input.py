@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.io.wavfile
-import scipy.signal
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 

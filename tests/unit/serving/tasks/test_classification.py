@@ -10,7 +10,6 @@ import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from sklearn.metrics import top_k_accuracy_score
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import TensorSpec
@@ -72,6 +71,8 @@ def test_activations_are_those_of_scipy(activation: str, reference: object) -> N
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_the_label_is_among_the_listed_as_often_as_scikit_learn_counts(seed: int, count: int) -> None:
+    from sklearn.metrics import top_k_accuracy_score
+
     rng = np.random.default_rng(seed)
     scores, truth = rng.random((20, 7)).astype(np.float32), rng.integers(0, 7, 20)
     task = Classification(model(output(shape=(-1, 7))), options(f"top_k = {count}"))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from sklearn.metrics.pairwise import cosine_similarity
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.tensor import Array, Datatype
@@ -28,6 +27,8 @@ MATRICES = arrays.arrays(np.float64, st.tuples(st.integers(1, 5), st.just(4)), e
 
 @given(MATRICES, MATRICES)
 def test_similarities_are_those_of_scikit_learn(first: Array, second: Array) -> None:
+    from sklearn.metrics.pairwise import cosine_similarity
+
     assert np.allclose(cosine(first, second), cosine_similarity(first, second), atol=1e-9)
 
 

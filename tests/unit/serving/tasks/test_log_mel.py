@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.fft
-import scipy.signal
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import wave
 
 import numpy as np
 import pytest
-import scipy.io.wavfile
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.preprocessing import StandardScaler
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.serving.tasks.regression import Regression, RegressionResult
@@ -38,6 +37,8 @@ def test_names_that_are_not_given() -> None:
 
 def test_standardised_targets_are_restored() -> None:
     """scikit-learn's StandardScaler is the reference."""
+    from sklearn.preprocessing import StandardScaler
+
     targets = np.array([[1.0, 200.0], [3.0, 600.0], [8.0, -100.0]])
     scaler = StandardScaler().fit(targets)
     text = f'names = ["a", "b"]\nscale = {scaler.scale_.tolist()}\noffset = {scaler.mean_.tolist()}'

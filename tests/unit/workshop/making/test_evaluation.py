@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import d2_absolute_error_score, roc_auc_score
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
@@ -135,6 +134,8 @@ def test_texts_have_error_rates() -> None:
 
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_anomalies_have_an_auc_or_else_the_verdicts_of_the_reference(side: str) -> None:
+    from sklearn.metrics import roc_auc_score
+
     manifest = model("anomaly-detection", (), score="y", threshold=0.5, anomalous=side)
     scores, flags = np.array([0.1, 0.4, 0.35, 0.8], np.float32), [False, False, True, True]
     truth = [AnomalyVerdict(math.nan, flag) for flag in flags]
@@ -149,6 +150,8 @@ def test_anomalies_have_an_auc_or_else_the_verdicts_of_the_reference(side: str) 
 
 
 def test_values_explain_a_share_of_the_deviation_in_their_units() -> None:
+    from sklearn.metrics import d2_absolute_error_score
+
     manifest = model("tabular-regression", (2,), names=["w", "h"], scale=[10.0], offset=[1.0])
     truth = np.array([[1.0, 2.0], [3.0, 5.0], [4.0, 7.0]])
     reference = ((truth + [[0.5, -1.0]] * 3 - 1) / 10).astype(np.float32)

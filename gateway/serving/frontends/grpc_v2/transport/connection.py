@@ -329,7 +329,12 @@ class GrpcConnection(SocketProtocol):
     @property
     def half_open(self) -> bool:
         """Implement `Yielding.half_open`."""
-        return not (self.has_unsent_bytes or self._h2.behind) and are_half_open(self._h2.streams.values())
+        # the TLS handshake, before the connection is made, has limits of its own
+        return (
+            bool(self._made_ns)
+            and not (self.has_unsent_bytes or self._h2.behind)
+            and are_half_open(self._h2.streams.values())
+        )
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close this connection in favour of another."""

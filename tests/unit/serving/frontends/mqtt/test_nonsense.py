@@ -14,7 +14,6 @@ from tests.simulators.broker import scripted
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 
 WELCOME = b"\x20\x03\x00\x00\x00"
-SUBSCRIBED = b"\x90\x04\x00\x01\x00\x01"
 NONSENSE = (
     b"",
     b"\x00",

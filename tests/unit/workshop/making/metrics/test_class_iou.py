@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.metrics import jaccard_score
 
 from gateway.workshop.making.metrics.class_iou import NO_CLASS, NOT_JUDGED, ClassRuns, mean_iou
 
@@ -18,6 +17,8 @@ MAPS = arrays(np.int64, (3, 5), elements=st.integers(0, 4))
 
 @given(st.lists(st.tuples(MAPS, MAPS), min_size=1, max_size=3))
 def test_it_is_the_mean_jaccard_index(maps: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    from sklearn.metrics import jaccard_score
+
     found, expected = (np.stack(each) for each in zip(*maps, strict=True))
     wanted = jaccard_score(expected.ravel(), found.ravel(), average="macro")
     runs = [[ClassRuns.of(each) for each in stack] for stack in (found, expected)]

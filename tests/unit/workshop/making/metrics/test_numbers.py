@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.metrics import d2_absolute_error_score, mean_absolute_error, roc_auc_score
 
 from gateway.workshop.making.metrics import deviation
 from gateway.workshop.making.metrics.roc_auc import roc_auc
@@ -20,6 +19,8 @@ VALUES = arrays(np.float64, (6, 3), elements=st.integers(-5, 5))
 
 @given(SCORED)
 def test_auc_is_that_of_scikit_learn_also_with_equal_scores(scored: list[tuple[int, bool]]) -> None:
+    from sklearn.metrics import roc_auc_score
+
     scores, flags = np.array([each for each, _ in scored], float), np.array([each for _, each in scored])
     assume(flags.any() and not flags.all())
     assert roc_auc(scores, flags) == pytest.approx(roc_auc_score(flags, scores))
@@ -32,6 +33,8 @@ def test_auc_needs_both_kinds_and_a_score_that_is_nan_is_the_least() -> None:
 
 @given(VALUES, VALUES)
 def test_deviations_are_those_of_scikit_learn(found: np.ndarray, expected: np.ndarray) -> None:
+    from sklearn.metrics import d2_absolute_error_score, mean_absolute_error
+
     assert deviation.mean_absolute_error(found, expected) == pytest.approx(mean_absolute_error(expected, found))
     wanted = d2_absolute_error_score(expected, found)
     assert deviation.explained_deviation(found, expected) == pytest.approx(wanted)

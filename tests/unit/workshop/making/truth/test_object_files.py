@@ -27,7 +27,6 @@ SIZE = (20, 40)
 FORM = TruthForm(TruthKind.BOXES, ("cat", "dog"), 2, CalibrationSettings())
 CATEGORIES = [{"id": 7, "name": "dog"}, {"id": 9, "name": "cat"}]
 BOX = {"id": 1, "image_id": 5, "category_id": 7, "bbox": [4, 2, 10, 6]}
-TRIANGLE = [4, 2, 14, 2, 4, 8]
 
 
 def image_set(folder: Path, *names: str, annotations: Path | None = None) -> ImageSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,8 @@ from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.grpc_v2.calls import INFER
 from gateway.serving.frontends.grpc_v2.codec.infer_codec import InferCodec
+from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
+from gateway.serving.frontends.grpc_v2.transport.connection import GrpcConnection
 from gateway.serving.frontends.grpc_v2.transport.replies import CODES
 from tests.simulators.constants import settings_with
 from tests.simulators.grpc_client import (
@@ -358,3 +361,11 @@ async def test_metadata_by_a_task(served: Serve) -> None:
         assert Datatype.UINT8.label.encode() in reply.body
         refused(await client.call(METADATA, framed(b"\x0a\x01m")), "NOT_FOUND")
         refused(await client.call("/no/method", b""), "UNIMPLEMENTED", "unknown method '/no/method'")
+
+
+async def test_a_connection_in_its_tls_handshake_gives_way_to_none() -> None:
+    """The handshake has limits of its own; nothing of HTTP/2 exists yet."""
+    server = Mock(settings=GrpcSettings())
+    connection = GrpcConnection(server, Mock())
+    assert not connection.idle
+    assert not connection.half_open
