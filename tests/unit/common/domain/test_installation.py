@@ -49,3 +49,4 @@ def test_a_wheel_takes_the_place_of_a_distribution() -> None:
     pip = "/x/bin/python -m pip"
     assert WHEEL.preferring("W.whl", "old") == f"{pip} uninstall old, then {pip} install W.whl"
     assert PACKAGED.preferring("W.whl", "old").startswith(f"sudo python3 -m zipfile -e W.whl {VENDORS}")
+    assert IMAGE.preferring("W.whl", "old").startswith("python3 -m zipfile -e W.whl FOLDER, then mount FOLDER")
