@@ -219,9 +219,9 @@ def test_no_pattern_has_what_python_310_cannot_compile() -> None:
         nodes = list(ast.walk(parsed(file)))
         documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         for node in nodes:
-            if isinstance(node, ast.Constant) and id(node) not in documentation:
-                if re.search(r"[^\\[][*+?}]\+|\(\?>", str(node.value)):
-                    found.append(f"{named(file)}:{node.lineno}")
+            is_text = isinstance(node, ast.Constant) and id(node) not in documentation
+            if is_text and re.search(r"[^\\[][*+?}]\+|\(\?>", str(node.value)):
+                found.append(f"{named(file)}:{node.lineno}")
     assert found == []
 
 
