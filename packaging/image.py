@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from deb import FLEET, GATEWAY, MACHINES, RELEASES, commit_time_s, matches, version_for
+from deb import FLEET, GATEWAY, MACHINES, RELEASES, bill, commit_time_s, matches, version_for
 from install import SOURCE, InstallError, run, say
+from record import digest as digest_of
 
 from gateway import __version__
 
@@ -62,6 +64,8 @@ TOOLS = (
 """Programs of busybox that have a link."""
 USER = 65532
 """User and group of the programs in a container, which owners of volumes and files have to name."""
+PARTS = (GATEWAY, "edge-gateway-openvino", "edge-gateway-litert")
+"""Parts of the gateway's image, unless others are named."""
 TITLES = {GATEWAY: "Edge inference gateway", FLEET: "Fleet controller of the edge inference gateway"}
 PORTS = {GATEWAY: ("8000/tcp", "8001/tcp"), FLEET: ("8443/tcp",)}
 LAYERS = ("packages of Debian", "wheels of others", "programs of the edge inference gateway")
@@ -180,10 +184,10 @@ class Image:
                 name = str(path.relative_to(self.root))
                 if self.layer_of(name) == layer:
                     archive.add(path, name, recursive=False, filter=self.made_equal)
-        content = _digest(place)
+        content = digest_of(place)
         run("gzip", "--no-name", place)
         packed = place.with_suffix(".gz")
-        digest = _digest(packed)
+        digest = digest_of(packed)
         packed.rename(to / digest)
         return digest, content
 
@@ -229,7 +233,7 @@ class Image:
         blobs = self.work / "layout/blobs/sha256"
         blobs.mkdir(parents=True)
         layers = [self.pack(layer, blobs) for layer in range(len(LAYERS))]
-        made = dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = dt.datetime.fromtimestamp(time_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
         def described(kind: str, digest: str) -> dict[str, object]:
             form = f"application/vnd.oci.image.{kind}"
@@ -269,8 +273,25 @@ class Image:
                 file.add(path, path.relative_to(layout), recursive=False, filter=self.made_equal)
         return archive, manifest
 
+    def bill(self, archive: Path) -> str:
+        """Return the bill of materials: the packages of Debian, and what those of ours list."""
+        listed = [json.loads(file.read_text()) for file in self.root.glob("usr/share/doc/edge-*/sbom.cdx.json")]
+        found = {one["bom-ref"]: one for document in listed for one in document["components"]}
+        for file in (self.root / "var/lib/dpkg/status.d").iterdir():
+            name, version = re.findall(r"(?m)^(?:Package|Version): (.*)$", file.read_text())
+            kind = "edge-inference-gateway" if name.startswith("edge-") else "debian"
+            reference = f"pkg:deb/{kind}/{name}@{version}?arch={self.architecture}&distro={SUITE}"
+            entry = {"type": "library", "name": name, "version": version, "purl": reference, "bom-ref": reference}
+            found[reference] = entry
+        hashes = [{"alg": "SHA-256", "content": digest_of(archive)}]
+        whole = {"type": "container", "name": archive.name, "version": __version__, "hashes": hashes}
+        return bill(whole, [found[reference] for reference in sorted(found)])
+
     def build(self, destination: Path, time_s: int) -> tuple[Path, str]:
-        """Build, and return the archive and its digest. Raises InstallError, OSError, CalledProcessError."""
+        """Build, and return the archive and its digest. Raises InstallError, OSError, CalledProcessError.
+
+        The bill of materials (CycloneDX) is next to the archive.
+        """
         needed = [dependency for file in self.ours for dependency in _control(file, "Depends").split(",")]
         names = {dependency.split()[0] for dependency in needed}
         further = {part for part in self.parts if not part.startswith("edge-")}
@@ -283,7 +304,9 @@ class Image:
         self.compile()
         self.configure()
         say("packing")
-        return self.write(destination, time_s)
+        archive, digest = self.write(destination, time_s)
+        archive.with_name(f"{archive.name}.cdx.json").write_text(self.bill(archive))
+        return archive, digest
 
 
 def _control(file: Path, *fields: str) -> str:
@@ -292,15 +315,11 @@ def _control(file: Path, *fields: str) -> str:
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def main() -> int:
     """Build; 0 fine, 2 usage, 3 something needed is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="+", help="our packages, and packages of Debian such as ocl-icd-libopencl1")
+    parts = "our packages, and packages of Debian such as ocl-icd-libopencl1"
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"{parts} (default: {' '.join(PARTS)})")
     parser.add_argument("--arch", choices=sorted(MACHINES), default="amd64", help="architecture of the image")
     parser.add_argument("--debs", type=Path, default=SOURCE / "dist", help="folder of our packages")
     parser.add_argument("--dest", type=Path, default=SOURCE / "build/image", help="folder of the image")

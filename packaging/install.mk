@@ -11,8 +11,8 @@ INSTALL := packaging/install.py
 SUITE ?= bookworm
 ARCH ?= amd64
 
-# Packages in the container image: ours, and those of Debian that it needs too, such as ocl-icd-libopencl1
-PARTS ?= edge-gateway edge-gateway-openvino edge-gateway-litert
+# Packages in the container image, if not those of packaging/image.py: ours, and those of Debian that it needs too
+PARTS ?=
 
 # Folder of the apt repository, and fingerprints of the keys that gpg signs it and releases with
 REPO ?= dist/apt
@@ -44,7 +44,7 @@ apt-repo: ## put the packages of dist/ into a signed apt repository: KEY=FINGERP
 	@packaging/apt-repo dist "$(REPO)" $(KEY)
 
 release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: KEY=FINGERPRINT, RELEASE='--help' for options
-	@packaging/debian-packages debhelper dpkg-dev zstd gnupg
+	@packaging/debian-packages debhelper dpkg-dev zstd gnupg mmdebstrap debian-archive-keyring
 	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from deb import LOCKS, MACHINES, RELEASES, Build, bill, component, locked
+from deb import FLEET, LOCKS, MACHINES, RELEASES, Build, bill, component, locked
+from image import PARTS, SUITE, Image
 from install import DISTRIBUTION, SOURCE, InstallError, make_tools, run, say
 from packaging.utils import canonicalize_name
 from record import digest
@@ -33,8 +34,13 @@ EXAMPLES = """examples:
 
 exit codes: 0 fine · 1 not ready, nothing was built · 2 usage · 3 a step failed
 gpg --list-secret-keys shows fingerprints. docs/pages/howto/releases.md has every step."""
-TOOLS = {"git": "git", "gpg": "gnupg", "dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "zstd": "zstd"}
-"""Debian package of each program that a release needs."""
+TOOLS = {
+    **dict.fromkeys(("git", "zstd", "mmdebstrap")),
+    "gpg": "gnupg",
+    "dpkg-buildpackage": "dpkg-dev",
+    "dh": "debhelper",
+}
+"""Debian package of each program that a release needs; None: of the same name."""
 DIST = SOURCE / "dist"
 TAG = f"v{__version__}"
 SITE = {"docs.txt": ("mkdocs", "mkdocs-material")}
@@ -51,7 +57,7 @@ def missing_tools() -> Iterator[str]:
     """Yield each program that is absent, with the command that installs it."""
     for tool, package in TOOLS.items():
         if not shutil.which(tool):
-            yield f"{tool} is not installed: sudo apt-get install {package}"
+            yield f"{tool} is not installed: sudo apt-get install {package or tool}"
 
 
 def findings_of_tree() -> Iterator[str]:
@@ -123,7 +129,9 @@ def bill_of(file: Path) -> str:
 
 
 def build(folder: Path, suites: Sequence[str], machines: Sequence[str], keys: Sequence[str]) -> None:
-    """Build sdist, wheel, packages, site, bills of materials and, when all else is there, the checksums.
+    """Build sdist, wheel, packages, images, site, bills of materials and, when all else is there, the checksums.
+
+    Images are of packages of one suite (packaging/image.py).
 
     These hold the public keys as well, so that an older key vouches for a newer one.
 
@@ -137,10 +145,14 @@ def build(folder: Path, suites: Sequence[str], machines: Sequence[str], keys: Se
             for machine in machines:
                 with tempfile.TemporaryDirectory(dir=work) as one:
                     Build(suite, machine, Path(one), tools).run(folder)
+        for parts in (PARTS, (FLEET,)) if SUITE in suites else ():
+            for machine in machines:
+                with tempfile.TemporaryDirectory(dir=work) as one:
+                    Image(machine, parts, folder, Path(one)).build(folder, int(os.environ["SOURCE_DATE_EPOCH"]))
     site = folder / f"{DISTRIBUTION}-docs-{__version__}.tar.gz"
     fixed = ("--sort=name", f"--mtime=@{os.environ['SOURCE_DATE_EPOCH']}", "--owner=0", "--group=0", "--numeric-owner")
     run("tar", *fixed, "--use-compress-program=gzip -n", "-cf", site, "-C", SOURCE / "build/docs", ".")
-    for file in sorted(folder.iterdir()):
+    for file in [each for each in folder.iterdir() if not each.name.endswith((".oci.tar", ".json"))]:
         (folder / f"{file.name}.cdx.json").write_text(bill_of(file))
     run("gpg", "--armor", "--output", folder / f"{DISTRIBUTION}.asc", "--export", *keys)
     sums = "".join(f"{digest(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
@@ -196,11 +208,13 @@ def main() -> int:
     if findings:
         return 1
     packages = [f"{suite}-{machine}" for suite in suites for machine in machines]
-    say(f"version {__version__}: wheel, sdist, site and packages for {', '.join(packages)}; then the tag {TAG}")
+    images = ", images for both programs" if SUITE in suites else ""
+    say(f"version {__version__}: wheel, sdist, site and packages for {', '.join(packages)}{images}; then the tag {TAG}")
     if options.dry_run:
         return 0
     commit, names = output("git", "rev-parse", "HEAD"), "-".join([*packages, *(key[-8:] for key in options.key)])
     os.environ["SOURCE_DATE_EPOCH"] = output("git", "log", "-1", "--format=%ct")
+    os.umask(0o022)
     folder, partial = DIST / f"release-{__version__}", DIST / f".release-{commit[:12]}-{names}"
     try:
         if not (partial / "SHA256SUMS").exists():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S, RUN_S, START_S = 15.0, 120.0, 60.0
@@ -55,7 +55,7 @@ class Children:
         self._starting, self._told_to_end = False, 0
         self._environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Children:
         for number in ENDINGS:
             self._before[number] = signal.signal(number, self._signalled)
         return self

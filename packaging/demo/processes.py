@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
@@ -100,7 +100,7 @@ class Broker(Process):
         )
         super().__init__([program, "-c", str(config)], folder / "mosquitto.log")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Broker:
         self.wait_for(lambda: _answers(self.port), "mosquitto")
         return self
 
@@ -128,7 +128,7 @@ class Gateway(Process):
         listen = ["--grpc", self.grpc, "--http", f"127.0.0.1:{http}"]
         super().__init__([*GATEWAY, "run", *map(str, options), *listen], folder / "gateway.log")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Gateway:
         self.ready_s = self.wait_for(lambda: _ready(self.http), "the gateway")
         return self
 

@@ -78,6 +78,6 @@ def _publish(client: paho.Client, windows: np.ndarray, collector: _Collector, ti
 
 
 def _labels() -> list[str]:
-    import tomllib
+    from gateway.common.domain.python310 import tomllib
 
     return list(tomllib.loads((RELEASE / "manifest.toml").read_text())["labels"])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def test_wrong_options_are_refused(
 
 
 def test_a_missing_program_is_named_with_its_package(ready: Path, keyring: dict[str, str], tmp_path: Path) -> None:
-    for tool in ("git", "gpg", "zstd", "dpkg-buildpackage"):
+    for tool in ("git", "gpg", "zstd", "dpkg-buildpackage", "mmdebstrap"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     done = release(ready, keyring, "--dry-run", PATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (1, "make release: dh is not installed: sudo apt-get install debhelper\n")
@@ -144,7 +145,7 @@ def test_a_release_that_is_cut_is_completed_and_verified(
     shell(
         source, f"ln -s {sys.prefix} .venv; echo .venv > .git/info/exclude; touch -d 2001-01-01 Makefile requirements/*"
     )
-    words = ("make", "release", f"KEY={key}", "RELEASE=--suite bookworm --arch amd64")
+    words = ("make", "release", f"KEY={key}", "RELEASE=--suite trixie --arch amd64")
     environ = {**os.environ, **keyring, "HOME": str(tmp_path), "ZSTD_LEVEL": "1"}
     with (tmp_path / "log").open("w") as log:
         cut = subprocess.Popen(words, cwd=source, env=environ, start_new_session=True, stdout=log, stderr=log)
@@ -171,8 +172,8 @@ def test_a_release_that_is_cut_is_completed_and_verified(
     verify = "\n".join(re.findall(r"(?m)^    (\(cd .*|git tag --verify .*)$", done.stdout))
     shell(source, verify, **keyring)
     files = {file.name for file in folder.iterdir()}
-    made = {name for name in files if name.endswith((".deb", ".whl", ".tar.gz"))}
-    assert (len(made), len([name for name in made if name.endswith(".deb")])) == (10, 7)
+    made = {name for name in files if name.endswith((".deb", ".whl", ".tar.gz", ".oci.tar"))}
+    assert Counter(name.rpartition(".")[2] for name in made) == {"deb": 7, "whl": 1, "gz": 2, "tar": 2}
     assert files == made | {f"{name}.cdx.json" for name in made} | {
         "SHA256SUMS",
         "SHA256SUMS.asc",
@@ -194,19 +195,19 @@ def verify_as_a_user_does(folder: Path, scratch: Path, key: str) -> None:
     (commands,) = re.findall(r"## Verify a download.*?```sh\n(.*?)```", PAGE, re.DOTALL)
     copy = scratch / "downloaded"
     shutil.copytree(folder, copy)
-    (copy / "edge-gateway_9.9.9+deb12_amd64.deb.cdx.json").unlink()
+    (copy / "edge-gateway_9.9.9+deb13_amd64.deb.cdx.json").unlink()
     (scratch / "user").mkdir(mode=0o700)
     words = ("bash", "-euc", f"exec 2>&1; {commands}")
     environ = clean_environment(GNUPGHOME=str(scratch / "user"))
     told = run(*words, cwd=copy, env=environ).stdout
     assert "Good signature" in told
     assert key in told.replace(" ", "")
-    assert "edge-gateway_9.9.9+deb12_amd64.deb: OK" in told
+    assert "edge-gateway_9.9.9+deb13_amd64.deb: OK" in told
     assert "edge-inference-gateway.asc: OK" in told
-    with (copy / "edge-gateway_9.9.9+deb12_amd64.deb").open("ab") as changed:
+    with (copy / "edge-gateway_9.9.9+deb13_amd64.deb").open("ab") as changed:
         changed.write(b"x")
     done = run(*words, cwd=copy, env=environ, check=False)
-    assert (done.returncode, "edge-gateway_9.9.9+deb12_amd64.deb: FAILED" in done.stdout) == (1, True)
+    assert (done.returncode, "edge-gateway_9.9.9+deb13_amd64.deb: FAILED" in done.stdout) == (1, True)
     (copy / "SHA256SUMS").write_text("")
     assert "BAD signature" in run(*words, cwd=copy, env=environ, check=False).stdout
 
