@@ -132,6 +132,7 @@ def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
         "video",
         "plugdev",
         "apex",
+        "hailo",
     }
 
 
