@@ -136,6 +136,7 @@ def test_a_taken_http_port_ends_the_start_before_any_model_is_tried(tmp_path):
             assert "trial finished" not in daemon.log
 
 
+@pytest.mark.timeout(240)
 def test_what_a_model_leaves_is_given_back(tmp_path):
     """Three times a newer version comes and the older goes: without malloc_trim 80 MiB would stay."""
     model = tmp_path / "models" / "mobilenet"
@@ -150,7 +151,7 @@ def test_what_a_model_leaves_is_given_back(tmp_path):
             daemon.reload()
             shutil.rmtree(model / str(version))
             daemon.reload()
-        ends_s = time.monotonic() + 10
+        ends_s = time.monotonic() + 120  # a busy machine tries versions for long
         while process.memory_info().rss > at_start and time.monotonic() < ends_s:
             select.select([], [], [], 0.05)  # nothing tells when memory was given back
         assert process.memory_info().rss <= at_start
