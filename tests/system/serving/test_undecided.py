@@ -19,7 +19,7 @@ from tests.simulators.models import write_onnx_endless
 
 SLOW = QUIET.replace("[selection]", "[selection]\nloads_at_once = 1") + SHORT_TRIALS + "deadline_s = 200.0\n"
 LONG_TRIALS = "[trial]\nmeasure_s = 2.0\nmeasure_runs = 10_000_000\nnice = 0\n"
-"""None ends before the thread that kills them has looked, which a busy machine delays."""
+"""None ends before it is stopped or killed, which a busy machine delays."""
 EARLY = SLOW + "[limits]\nnotify_within_s = 0.1\n"
 GOLDEN = ("--npz", str(SHIPPED / "meter-reader" / "1" / "golden.npz"))
 UNTIL_S = 60
@@ -151,7 +151,7 @@ def infer(daemon, model, *options):
 def test_infer_waits_for_a_model_that_loads_and_not_if_told_so(tmp_path):
     models = tmp_path / "models"
     copy_model("meter-reader", models)
-    with starting(tmp_path / "gateway", models=models, config=EARLY) as daemon:
+    with starting(tmp_path / "gateway", models=models, config=EARLY.replace(SHORT_TRIALS, LONG_TRIALS)) as daemon:
         trial = poll(lambda: trials(daemon))[0]
         trial.send_signal(signal.SIGSTOP)
         poll(lambda: index(daemon))
