@@ -283,9 +283,10 @@ def test_changed_models_that_stay_proved_keep_their_rows_apart() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_changed_models_of_many_makers_that_stay_proved_keep_their_rows_apart() -> None:
+    rounds = 10 if WORLD.exists() else 60  # without the packages of `make test-world` there are few models
     parts = ((place, model, part) for place, model in enumerate(models(all_models=True)) for part in range(3))
-    found = sum((counted_apart(model, 10, f"{place}.{part}") for place, model, part in parts), Counter[str]())
+    found = sum((counted_apart(model, rounds, f"{place}.{part}") for place, model, part in parts), Counter[str]())
     print(dict(found))
-    assert found.total() >= (800 if WORLD.exists() else 100)
-    assert found["proved"] >= (300 if WORLD.exists() else 60)
+    assert found.total() >= 800
+    assert found["proved"] >= 200
     assert found["dependent"] >= 20
