@@ -45,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         execute_again(restart)
     if threading.active_count() > 1:
-        # Such as of a run that was abandoned. Python ends it by unwinding, for which a library in C++ aborts the process.
+        # Such as that of an abandoned run. Python ends it by unwinding, for which a library in C++ aborts the process.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
