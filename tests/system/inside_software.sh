@@ -35,7 +35,7 @@ wait_for() {
 see() {
     edge-gateway --version > "$1.version"
     edge-software status --json > "$1.status"
-    until [ "$(systemctl is-active edge-gateway)" != activating ]; do sleep 0.2; done
+    while systemctl is-active edge-gateway edge-agent | grep -q activating; do sleep 0.2; done
     systemctl is-active edge-gateway edge-agent > "$1.units"
     tr '\0' ' ' < "/proc/$(systemctl show edge-gateway --value -p MainPID)/cmdline" > "$1.cmdline"
     edge-gateway infer meter-reader --npz /usr/local/share/edge-gateway/models/meter-reader/1/golden.npz \
