@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from layout import RECORD, Layout
 
+from gateway.common.domain.python310 import sha256_of
 from gateway.common.files import durable
 
 
@@ -51,4 +51,5 @@ class Record:
 
 def digest(file: Path) -> str:
     """Return the file's sha256, in hex."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    with file.open("rb") as opened:
+        return sha256_of(opened)

@@ -215,9 +215,9 @@ class SampleJournal:
         """Note that samples of a route stopped to wait at `now_ns`, before they are in a window."""
         self._append(framed(ExpiredRecord(route, now_ns)))
 
-    def after(self, committed: Callable[[], object]) -> None:
-        """Call `committed` once everything that was added before is on the disk."""
-        self._append(b"", committed)
+    def after(self, committed: Callable[[], object], held_bytes: int = 0) -> None:
+        """Call `committed`, which holds so much memory, once everything that was added before is on the disk."""
+        self._append(b"", committed, held_bytes)
 
     def hold(self) -> None:
         """Take no snapshot until `release`: samples that were added are not all in their window."""
@@ -293,11 +293,12 @@ class SampleJournal:
             self._noted_full = self.full
             self.changed()
 
-    def _append(self, frame: bytes, committed: Callable[[], object] | None = None) -> None:
+    def _append(self, frame: bytes, committed: Callable[[], object] | None = None, held_bytes: int = 0) -> None:
+        waiting_bytes = len(frame) + FRAME_BYTES + held_bytes
         self._grown += len(frame)
-        self._waiting_bytes += len(frame) + FRAME_BYTES
+        self._waiting_bytes += waiting_bytes
         self._counters["journal_bytes"] += len(frame)
-        self._writer.append(frame, partial(self._committed, len(frame) + FRAME_BYTES, committed))
+        self._writer.append(frame, partial(self._committed, waiting_bytes, committed))
         if self._grown > self._limit_bytes:
             self._schedule()
         if not self._noted_full and self.full:

@@ -231,6 +231,7 @@ class WindowFlow:
         try:
             while left is not None:
                 await asyncio.sleep(0)
+                await self.kept.wait()  # a full disk holds WINDOWS_LIMIT windows of a message, not all
                 if decoder.route.qos:
                     await self.room.wait()
                 left = self._submit_windows(decoder, debt.message, left, ready)
@@ -265,15 +266,15 @@ class WindowFlow:
         that was already published would come again under another id.
         """
         self._counters["windows"] += 1
-        job = self._new_job(decoder, message, ready)
-        ring = decoder.windows.ring_of(ready.sensor) if decoder.windows is not None else None
-        if self._journal is None or not decoder.route.result_qos or ring is None or ring.is_kept:
+        job, windows = self._new_job(decoder, message, ready), decoder.windows
+        ring = None if windows is None else windows.ring_of(ready.sensor)
+        if windows is None or self._journal is None or not decoder.route.result_qos or ring is None or ring.is_kept:
             self._runs.add(job)
-        else:
-            ring.unkept += 1
-            self._unkept += 1
-            self.kept.clear()
-            self._journal.after(partial(self._run_kept, ring, job))
+            return
+        ring.unkept += 1
+        self._unkept += 1
+        self.kept.clear()
+        self._journal.after(partial(self._run_kept, ring, job), windows.shape.size_bytes)
 
     def _run_kept(self, ring: Ring, job: InferenceJob) -> None:
         ring.unkept -= 1

@@ -18,6 +18,7 @@ from gateway.serving.frontends.mqtt.journal.records import SampleRecord
 from gateway.serving.frontends.mqtt.journal.writer import JournalWriter
 from gateway.serving.frontends.mqtt.messages import Message
 from gateway.serving.frontends.mqtt.pipeline import recovery
+from gateway.serving.frontends.mqtt.pipeline.windows import WINDOWS_LIMIT
 from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.mqtt_windows import (
@@ -184,6 +185,35 @@ async def test_a_full_disk_leaves_the_socket_unread(folder, monkeypatch) -> None
     gate.set()
     await until(lambda: not gateway.outlet.paused)
     await gateway.committed(sent)
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_holds_few_windows_of_a_new_sensor(folder, monkeypatch) -> None:
+    gateway, write, is_full = JournaledPipeline(folder, PLAIN), JournalWriter._write, asyncio.Event()
+
+    def full_disk(self: JournalWriter, batch: Any) -> None:
+        if is_full.is_set():
+            raise OSError(28, "No space left on device")
+        write(self, batch)
+
+    monkeypatch.setattr(JournalWriter, "_write", full_disk)
+    is_full.set()
+    gateway.send(1, *map(value, range(20 * WINDOWS_LIMIT)))
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert 0 < gateway.counters["windows"] <= WINDOWS_LIMIT
+    is_full.clear()
+    await until(lambda: gateway.counters["windows"] == 10 * WINDOWS_LIMIT)
+    await until(lambda: gateway.counters["answered"] == 10 * WINDOWS_LIMIT)
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_the_disk_counts_with_its_memory(folder) -> None:
+    gateway = JournaledPipeline(folder, PLAIN)
+    gateway.journal.after(lambda: None, journals.WAITING_LIMIT_BYTES)
+    assert gateway.journal.full
+    await gateway.durable()
+    assert not gateway.journal.full
 
 
 @pytest.mark.asyncio
