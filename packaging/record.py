@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from layout import RECORD, Layout
 
-from gateway.common.domain.python310 import sha256_of
 from gateway.common.files import durable
 
 
@@ -51,5 +51,8 @@ class Record:
 
 def digest(file: Path) -> str:
     """Return the file's sha256, in hex."""
-    with file.open("rb") as opened:
-        return sha256_of(opened)
+    found = hashlib.sha256()
+    with file.open("rb") as opened:  # images are large
+        while block := opened.read(1 << 18):
+            found.update(block)
+    return found.hexdigest()
