@@ -22,7 +22,6 @@ from gateway.serving.runtimes.catalog import get_runtime
 from tests.simulators import models
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_peer import Peer, peer
-from tests.simulators.rest_gateway import AtOnce
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))
@@ -101,10 +100,8 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 @pytest.fixture(params=["usual", "direct"])
 def rest_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Select the path of inference requests over HTTP; every test that uses it runs once per path."""
-    if request.param == "direct":
-        monkeypatch.setattr(direct, "DirectConnection", AtOnce)
-    else:
-        monkeypatch.setattr(direct.HeadPattern, "of", lambda _: None)
+    if request.param != "direct":
+        monkeypatch.setattr(direct.Head, "of", lambda text, _: direct.Head(text))
     return str(request.param)
 
 

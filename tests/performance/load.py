@@ -159,7 +159,7 @@ def streams(server: Server, body: Body, seconds: float, *, connections: int, in_
     return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))
 
 
-def rest(server: Server, network: Network, folder: Path, seconds: float, *, connections: int, query: str) -> Figures:
+def rest(server: Server, network: Network, folder: Path, seconds: float, *, connections: int) -> Figures:
     """Send one row for `network` as JSON over HTTP/1.1, one request in flight on each connection."""
     row = network.row()
     tensor = {"name": network.input, "datatype": network.datatype, "shape": row.shape, "data": row.ravel().tolist()}
@@ -175,7 +175,7 @@ def rest(server: Server, network: Network, folder: Path, seconds: float, *, conn
         f"-d{file}",
         f"--log-file={log}",
     ]
-    report = said([*words, f"http://{server.rest}/v2/models/{network.name}/infer{query}"], LOAD_CORE, seconds + WAIT_S)
+    report = said([*words, f"http://{server.rest}/v2/models/{network.name}/infer"], LOAD_CORE, seconds + WAIT_S)
     _refuse_failure(0, report, 1)
     return _read(log, seconds, report)
 

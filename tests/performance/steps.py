@@ -190,26 +190,19 @@ def _streamed(row: Row, connections: int, in_flight: int) -> Step:
     return Step(row, measure, (row.model,))
 
 
-WAYS = {"": "", ", the usual way": "?usual"}
-"""Queries: a request with one is never direct (`frontends/http/direct.py`), and the baseline of those without."""
-
-
 def _rest(chosen: Sequence[str]) -> Iterator[Step]:
     """Yield steps of JSON over HTTP/1.1."""
     for connections in (1, 8):
-        for way, query in WAYS.items():
-            for name in chosen:
-                yield _asked(
-                    Row("REST, tiny model", f"JSON, {_counted(connections)}{way}", name, TINY), connections, query
-                )
+        for name in chosen:
+            yield _asked(Row("REST, tiny model", f"JSON, {_counted(connections)}", name, TINY), connections)
 
 
-def _asked(row: Row, connections: int, query: str) -> Step:
+def _asked(row: Row, connections: int) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server, network = rig.server(row.server), rig.networks[row.model]
 
         def run() -> list[Figures]:
-            return [load.rest(server, network, rig.folder, rig.seconds, connections=connections, query=query)]
+            return [load.rest(server, network, rig.folder, rig.seconds, connections=connections)]
 
         return single(rig.costed(server, run))
 

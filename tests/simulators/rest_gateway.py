@@ -11,7 +11,6 @@ from dataclasses import replace
 import httpx
 
 from gateway.common.domain.access import Address, Security
-from gateway.serving.frontends.http.direct import DirectConnection
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.server import RestFrontend
@@ -28,15 +27,6 @@ METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf
 async def metrics() -> tuple[bytes, str]:
     """Return a metrics page."""
     return METRICS
-
-
-class AtOnce(DirectConnection):
-    """Connection that serves even the first request of a kind directly."""
-
-    def _known(self, data: bytes) -> tuple[int, int]:
-        if self._pattern is None or not self._pattern.body(data)[0]:
-            super()._known(data)
-        return super()._known(data)
 
 
 class Gateway:

@@ -22,8 +22,10 @@ Steps = Generator[None, None, Any]
 
 SLICE_NS = 5_000_000
 """Time slice of one job before the next caller's turn: the longest delay that a large job causes."""
+RUN_NS = 500_000
+"""Work of a thread between two pauses. A step of 16 KiB takes 0.07 ms for numbers of nine bytes, 0.3 ms of two."""
 PAUSE_S = 0.0001
-"""Pause after each step: the event loop gets the GIL at once, not after the 5 ms of `sys.getswitchinterval`."""
+"""Pause: the event loop gets the GIL at once, not after the 5 ms of `sys.getswitchinterval`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +110,8 @@ class DecodePool:
 
 def _advance(job: _Job) -> bool:
     """Work on a job for one time slice. Return True if the job is settled."""
-    ends_ns = time.perf_counter_ns() + SLICE_NS
+    began_ns = time.perf_counter_ns()
+    ends_ns, pause_ns = began_ns + SLICE_NS, began_ns + RUN_NS
     while True:
         try:
             next(job.steps)
@@ -120,9 +123,12 @@ def _advance(job: _Job) -> bool:
             within = error.__traceback__ and error.__traceback__.tb_next
             _tell(job, None, error.with_traceback(within))
             return True
+        if time.perf_counter_ns() < pause_ns:
+            continue
         time.sleep(PAUSE_S)
-        if time.perf_counter_ns() >= ends_ns:
+        if (now_ns := time.perf_counter_ns()) >= ends_ns:
             return False
+        pause_ns = now_ns + RUN_NS
 
 
 def _tell(job: _Job, value: Any, error: BaseException | None) -> None:

@@ -17,7 +17,7 @@ from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators import control_gateway, rest_gateway
 from tests.simulators.constants import settings_with
 from tests.simulators.fleet_http import controlling
-from tests.simulators.rest_gateway import AtOnce, hangs_up
+from tests.simulators.rest_gateway import hangs_up
 
 pytestmark = pytest.mark.asyncio
 INFER = "/v2/models/identity_fp32/infer"
@@ -55,10 +55,8 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             "/",
             late=b"expired",
         )
-    if request.param == "rest, direct":
-        monkeypatch.setattr(direct, "DirectConnection", AtOnce)
-    else:
-        monkeypatch.setattr(direct.HeadPattern, "of", lambda _: None)
+    if request.param != "rest, direct":
+        monkeypatch.setattr(direct.Head, "of", lambda text, _: direct.Head(text))
     post = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
     json = b"content-type: application/json"
     return Port(

@@ -1,8 +1,7 @@
-"""Requests that are served without h11 and ASGI: small, complete, and with a head as the connection sent it before.
+"""Requests that are served without h11 and ASGI: those that come alone and complete, with a small and plain head.
 
-The first request of a connection takes the usual way. If the second one has the same head, except for its length, the
-parser examines that head once more, and the application decides whether such requests are direct. From then on a
-comparison of bytes replaces parsing. Whatever differs takes the usual way.
+A pattern of RFC 9112's grammar, stricter than h11's, matches such a head. If the application knows its target, its body
+goes to the application at once. Whatever differs takes the usual way.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from typing import Any, Protocol
 
 import h11
 
-from gateway.common.wire.parser import Parser
+from gateway.common.wire.parser import MOST_FIELDS
 from gateway.serving.frontends.http.connection import HttpConnection
 
 HEAD_BYTES = 4096
 """Largest head of a direct request."""
-BODY_BYTES = 16 * 1024
-"""Largest body of a direct request."""
+BODY_BYTES = 64 * 1024
+"""Largest body of a direct request: it waits for its end in as many bytes as what arrives early."""
 SPLIT_S = 1.0
 """Time for the rest of a request whose head came alone, as many clients send it; then it takes the usual way."""
 EARLY_BYTES = 64 * 1024
 """Bytes that may arrive while a request is answered, before the connection is read no more."""
-_LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,5})\r\n", re.IGNORECASE)
+_HEAD = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)+)\r\n")
+"""Method, target and fields (RFC 9112, sections 3 and 5); each character is read once."""
 _USUAL = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
 """Fields that change how a request is read or answered."""
 
@@ -56,48 +56,30 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeadPattern:
-    """A head, in two parts around the digits of its Content-Length."""
+class Head:
+    """Head of a request, up to its empty line. `route`: what the application returned; None: it takes the usual way."""
 
-    before: bytes
-    after: bytes
+    text: bytes = b""
+    length: int = 0
+    route: Any | None = None
 
     @classmethod
-    def of(cls, data: bytes) -> HeadPattern | None:
-        """Return the pattern of the head at the beginning of `data`; None if it cannot be direct."""
-        end = data.find(b"\r\n\r\n", 0, HEAD_BYTES) + 4
-        found = _LENGTH.search(data, 0, end) if end > 3 else None
-        if found is None or data[:end].lower().count(b"\r\ncontent-length") > 1:
-            return None
-        return cls(data[: found.start(1)], data[found.end(1) : end])
-
-    def body(self, data: bytes) -> tuple[int, int]:
-        """Return begin and end of the body if `data` begins with such a head, else (0, 0)."""
-        digits = len(self.before)
-        end = data.find(b"\r", digits, digits + 6)
-        length = data[digits:end]
-        alike = data.startswith(self.before) and end > digits and data.startswith(self.after, end)
-        if not (alike and length.isdigit()):
-            return 0, 0
-        begin = end + len(self.after)
-        return begin, begin + int(length)
-
-    def route(self, direct: Direct, max_header_bytes: int) -> Any | None:
-        """Parse the head, and return its route."""
-        parser = Parser(max_header_bytes)
-        parser.receive_data(self.before + b"1" + self.after)
-        parser.begin_slice()
-        try:
-            request = parser.next_event()
-        except h11.RemoteProtocolError:
-            return None
-        if not isinstance(request, h11.Request) or request.http_version != b"1.1":
-            return None
-        fields = dict(request.headers)
-        single = len(fields) == len(list(request.headers)) and not any(name in fields for name in _USUAL)
-        if not single or fields.get(b"connection", b"keep-alive").lower() != b"keep-alive":
-            return None
-        return direct.route(request.method.decode(), request.target.decode(), fields)
+    def of(cls, text: bytes, direct: Direct) -> Head:
+        """Read a head."""
+        found = _HEAD.fullmatch(text)
+        lines = found[3].split(b"\r\n")[:-1] if found else []
+        fields = {name.lower(): value.strip(b" \t") for name, _, value in (line.partition(b":") for line in lines)}
+        length = fields.get(b"content-length", b"")
+        if (
+            found is None
+            or not len(lines) == len(fields) <= MOST_FIELDS
+            or not (length.isdigit() and len(length) <= len(str(BODY_BYTES)))
+            or b"host" not in fields
+            or any(name in fields for name in _USUAL)
+            or fields.get(b"connection", b"keep-alive").lower() != b"keep-alive"
+        ):
+            return cls(text)
+        return cls(text, int(length), direct.route(found[1].decode(), found[2].decode(), fields))
 
 
 class DirectConnection(HttpConnection):
@@ -106,9 +88,7 @@ class DirectConnection(HttpConnection):
     def __init__(self, direct: Direct, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._direct = direct
-        self._pattern: HeadPattern | None = None
-        self._route: Any | None = None
-        self._routed = False
+        self._head = Head()
         self._early = b""
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
@@ -127,7 +107,7 @@ class DirectConnection(HttpConnection):
             if len(self._early) > EARLY_BYTES:
                 self.flow.pause_reading()
         elif self._early:
-            self._proceed(data, split=False)
+            self._proceed(data, split=self._split is not None)
         elif not self._take(data, split=True):
             super().data_received(data)
 
@@ -195,8 +175,8 @@ class DirectConnection(HttpConnection):
     def _proceed(self, data: bytes, *, split: bool, turn: bool = False) -> None:
         """Continue with the bytes that wait and `data`."""
         data, self._early = self._early + data, b""
-        self._set_split(None)
         if not self._take(data, split=split, turn=turn):
+            self._set_split(None)
             super().data_received(data)
         if self._reads():
             self.flow.resume_reading()
@@ -221,26 +201,27 @@ class DirectConnection(HttpConnection):
             return False
         if len(data) < end:
             self._early = data
-            self._set_split(SPLIT_S)
-        elif turn or self._reading.has_time():
+            if self._split is None:  # a running deadline is kept: more bytes must not extend it
+                self._set_split(SPLIT_S)
+            return True
+        self._set_split(None)
+        if turn or self._reading.has_time():
             self._unset_keepalive_if_required()
             self._bound_waiting(None)
-            self._exchange = self._direct.begin(self, self._route, memoryview(data)[begin:end])
+            self._exchange = self._direct.begin(self, self._head.route, memoryview(data)[begin:end])
         else:
             self._early = data
             self._reading.wait(self)
         return True
 
     def _known(self, data: bytes) -> tuple[int, int]:
-        """Return begin and end of the body of a direct request, or (0, 0). Remember the head of another one."""
-        place = self._pattern.body(data) if self._pattern else (0, 0)
-        if not place[0]:
-            if (pattern := HeadPattern.of(data)) is not None:
-                self._pattern, self._route, self._routed = pattern, None, False
-            return place
-        if not self._routed and self._pattern:
-            self._route, self._routed = self._pattern.route(self._direct, self._bounds.max_header_bytes), True
-        return place if self._route is not None else (0, 0)
+        """Return begin and end of the body of a direct request, or (0, 0)."""
+        end = data.find(b"\r\n\r\n", 0, min(HEAD_BYTES, self._bounds.max_header_bytes)) + 4
+        if end < 4:
+            return 0, 0
+        if data[:end] != self._head.text:
+            self._head = Head.of(data[:end], self._direct)
+        return (end, end + self._head.length) if self._head.route is not None else (0, 0)
 
     def _last_field(self) -> bytes:
         return b"connection: close\r\n\r\n" if self._over else b"\r\n"
@@ -277,6 +258,7 @@ class DirectConnection(HttpConnection):
 
     def _end_split(self) -> None:
         """Let a request whose rest did not come take the usual way, with its time limits."""
+        self._split = None
         self._proceed(b"", split=False)
 
     def _cut_off(self, over: asyncio.Future[None]) -> None:

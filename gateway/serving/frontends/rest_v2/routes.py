@@ -14,12 +14,12 @@ from litestar.response import Stream
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
-from gateway.common.domain.tensor import Datatype, Steps, Tensor
+from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.frontends import documents
 from gateway.serving.frontends.http.body import ClientGone, Lease
 from gateway.serving.frontends.not_offered import no_log_settings, no_trace_settings, refuse_load_parameters
-from gateway.serving.frontends.oip_json import JsonBody, JsonRequest, declared, parse_body, request_steps
+from gateway.serving.frontends.oip_json import JsonRequest
 from gateway.serving.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.serving.frontends.oip_json_literals import malformed
 from gateway.serving.frontends.regions import EXTENSION
@@ -28,11 +28,9 @@ from gateway.serving.frontends.rest_v2.authorisation import rights_of
 from gateway.serving.frontends.rest_v2.openapi import GenerateOperation, InferOperation, ResultOperation
 from gateway.serving.frontends.rest_v2.requests import (
     HEADER_LENGTH,
-    WHOLE_BYTES,
     RestPorts,
-    decode_whole,
+    decode_large,
     hold_answer,
-    json_end,
     most_of,
 )
 from gateway.serving.frontends.rest_v2.texts import text_answer, text_model, text_request
@@ -225,29 +223,10 @@ async def optional_body(request: Call, kind: type[T]) -> T:
 
 async def _asked(request: Call, lease: Lease) -> JsonRequest:
     """Read the body, and return the request in it."""
-    ports, caller = ports_of(request), request.scope["state"]["caller"]
-    headers = dict(request.headers)
+    ports, names, headers = ports_of(request), names_of(request), dict(request.headers)
     length = headers.get(HEADER_LENGTH)
-    model, version = names = names_of(request)
-    body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, model, length))
-    whole = memoryview(body).toreadonly()
-    if len(whole) <= WHOLE_BYTES or length == "0":
-        return decode_whole(ports, whole, length, names, caller)
-    end, now_ns = json_end(len(whole), length, ports.settings), time.monotonic_ns()
-    head, binary = whole[:end], None if length is None else whole[end:]
-    decoding, apart = ports.inference.decoding, len(head) > WHOLE_BYTES
-    parsed = await decoding.run(caller, _parsing(head), apart=apart)
-    alike, size = declared(parsed, model, version)
-    ports.inference.check(alike)
-    lease.take(size)
-    steps = request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=ports.regions)
-    return await decoding.run(caller, steps, apart=apart)
-
-
-def _parsing(body: memoryview) -> Steps[JsonBody]:
-    """Parse the JSON part in one step: msgspec leaves the tensors' data unparsed."""
-    yield from ()
-    return parse_body(body)
+    body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, names[0], length))
+    return await decode_large(ports, memoryview(body).toreadonly(), length, names, lease)
 
 
 async def unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
