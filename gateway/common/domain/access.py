@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timezone
 
+from gateway.common.domain.addresses import plain_address
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.python310 import from_iso
 from gateway.common.domain.rights import DEFAULT_GRANTS, NOTHING, Caller, Grant, Scope, granted, read_rights
@@ -253,11 +253,9 @@ class Address:
         if self.path or self.host == "localhost":
             return True
         try:
-            address = ipaddress.ip_address(self.host)
+            return plain_address(self.host).is_loopback
         except ValueError:
             return False
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return (mapped or address).is_loopback  # Python resolves the mapping itself only from 3.13 on
 
 
 def read_address(text: str, table: str = "", key: str = "listen") -> Address | None:

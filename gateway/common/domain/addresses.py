@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 SUBNET_BITS = 64
 """Bits of an IPv6 address that a network assigns. A host chooses the others freely (RFC 4291, section 2.5.4)."""
@@ -12,8 +13,14 @@ NETWORK_BITS = 24
 """Bits of an IPv4 address that a host of a local network usually cannot choose; the other 256 addresses are free."""
 
 
+KEPT_ADDRESSES = 4096
+"""Parsed addresses that are kept: a new connection asks for its peer's seven times."""
+
+
+@lru_cache(KEPT_ADDRESSES)
 def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return the address without its zone, and an IPv4 address behind an IPv6 socket as IPv4. Raises ValueError."""
+    # Python's own `is_loopback` looks behind the mapping only from 3.13 on.
     parsed = ipaddress.ip_address(text.partition("%")[0])
     return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
