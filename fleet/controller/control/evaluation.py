@@ -137,6 +137,8 @@ class EvaluationContext:
         settings = self.rolling.settings
         longest_s = max(TICKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))
         since = max(self.evaluated_at, known.state.attended_at)
+        if known.state.right_again(self.now):
+            since = min(since, known.state.latest_at)
         return (Unattended(since),) if self.now - since > timedelta(seconds=longest_s) else ()
 
     def _decided(self, spec: Spec, state: RolloutState) -> Sequence[Decision]:

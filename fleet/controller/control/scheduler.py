@@ -151,6 +151,10 @@ class Scheduler:
         if not live:
             return ()
         evaluated_at = self._evaluations.last(now)
+        if evaluated_at > now and self._fence is not None:
+            # The clock was set back. Stored before anything is decided: when it is right again, that is a gap for any
+            # leader.
+            self._evaluations.note(now, self._fence, ())
         if now - evaluated_at > timedelta(seconds=self._rolling.settings.gap_s):
             _log.warning(events.ROLLOUTS_NOT_EVALUATED, evaluated_at, now)
         limit_rows = self._rolling.settings.devices_per_tick

@@ -46,6 +46,7 @@ from fleet.controller.rollouts.roster import Changes
 from fleet.controller.rollouts.spec import Spec, wave_name
 from fleet.controller.rollouts.spec_form import spec_digest
 from fleet.controller.rollouts.state import (
+    BEGINNING,
     ENDED,
     GAVE_UP,
     IN_FLIGHT,
@@ -150,10 +151,16 @@ class _Folding:
             return
         self._seq, self._at = fact.seq, fact.at
         if self._latest - fact.at > CLOCK_STEP:
+            ahead_at, attended_at = max(self._state.ahead_at, self._latest), min(self._state.attended_at, fact.at)
             self._latest = at = self._at
-            self._change(attended_at=min(self._state.attended_at, at))
+            self._change(attended_at=attended_at, ahead_at=ahead_at)
             for member in self._members.members():
                 self._members.put(timeouts.set_back(member, at))
+        elif self._state.right_again(fact.at):
+            if not isinstance(fact.event, Unattended):  # which says itself since when
+                self.unattended(Unattended(self._latest))
+            self._latest = fact.at
+            self._change(ahead_at=BEGINNING)
         else:
             self._latest = max(self._latest, fact.at)
         event: Any = fact.event.decision if isinstance(fact.event, Decided) else fact.event

@@ -117,7 +117,7 @@ class RolloutState:
     `wave`: the last that was opened in this `round`. The round 0 is the rollout itself; a standing rollout begins
     another for the devices that joined since. `resumed_seq`: an operator saw the failures up to this fact. `ignored`:
     facts without effect, by reason. `latest_at`: the latest time of a fact. `attended_at`: no time before it is given
-    back any more.
+    back any more. `ahead_at`: the latest time before the clock was set back, until it is reached again.
     """
 
     rollout: str = ""
@@ -125,6 +125,7 @@ class RolloutState:
     seq: int = 0
     latest_at: datetime = BEGINNING
     attended_at: datetime = BEGINNING
+    ahead_at: datetime = BEGINNING
     round: int = 0
     wave: int = NO_WAVE
     approved_waves: frozenset[int] = frozenset()
@@ -140,6 +141,14 @@ class RolloutState:
     def between_rounds(self) -> bool:
         """Return whether a standing rollout has ended a round and opened no wave of the next."""
         return self.round > 0 and self.wave == NO_WAVE
+
+    def right_again(self, now: datetime) -> bool:
+        """Return whether a clock that was set back shows a time that it showed before.
+
+        If it was wrong in between, the time since the last fact is not time in which a device was silent. If it was
+        wrong before that, the same time is given back once too often, which delays a verdict and causes none.
+        """
+        return BEGINNING != self.ahead_at <= now
 
     def served(self, device: str) -> bool:
         """Return whether a standing rollout has offered the release to this device in an earlier round."""

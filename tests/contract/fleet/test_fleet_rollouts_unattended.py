@@ -11,6 +11,8 @@ import pytest
 
 from fleet.controller.control.catalogue import Catalogue
 from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import leader
+from fleet.controller.database.errors import AwayError
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, Unattended
 from fleet.controller.rollouts.state import Status
 from gateway.common.domain.errors import ConfigurationError
@@ -185,3 +187,27 @@ def test_of_two_rollouts_each_hears_of_it_once_and_what_is_over_does_not(fleet: 
 def test_the_time_between_two_looks_is_shorter_than_a_gap() -> None:
     with pytest.raises(ConfigurationError, match=r"tick_s.*must be above 0 and at most 60"):
         SchedulerSettings(tick_s=200.0)
+
+
+@pytest.mark.parametrize("days", [1, 366])
+def test_a_clock_that_was_set_back_and_is_right_again_halts_nothing(
+    fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """The database is away after the evaluation at the wrong time, and the leader forgets what it knew."""
+    rollout, first = begun(fleet)
+    fleet.now -= timedelta(days=days)
+    fleet.report(rollout, first[3:4], "downloading")
+    with monkeypatch.context() as patched:
+        patched.setattr(leader, "keep_look", away)
+        with pytest.raises(AwayError):
+            fleet.turn(1)
+    fleet.now += timedelta(days=days)
+    fleet.turn(1)
+    assert len(fleet.members(rollout, "offered")) == 6
+    assert fleet.members(rollout, "silent") == []
+    fleet.report(rollout, first[3:4], "committed")
+    finish(fleet, rollout)
+
+
+def away(*_: object) -> None:
+    raise AwayError("away", 1.0)
