@@ -107,10 +107,12 @@ def of_ids(connection: Connection, ids: Iterable[int]) -> dict[int, StoredEvent]
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
     """Delete at most `sweep_rows` events. Return how many; call again until it is 0.
 
-    First those older than the age limit of telemetry, then the oldest beyond the limit of their number.
+    First those older than the age limit of telemetry, by both clocks as there, then the oldest beyond the limit of
+    their number.
     """
     ids, limit_rows = sa.select(events.c.id), settings.telemetry.sweep_rows
-    old = ids.where(events.c.received < now - timedelta(days=settings.telemetry.age_limit_d))
+    oldest = now - timedelta(days=settings.telemetry.age_limit_d)
+    old = ids.where(events.c.received < oldest, events.c.at < oldest)
     gone = connection.execute(sa.delete(events).where(events.c.id.in_(old.limit(limit_rows)))).rowcount
     beyond = ids.order_by(events.c.id.desc()).offset(settings.events_limit_rows).limit(1)
     newest = connection.execute(beyond).scalar()

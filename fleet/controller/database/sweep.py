@@ -1,7 +1,8 @@
 """Retention of telemetry: by age, by bytes of one device, by bytes of all, in small steps that block no writer.
 
 Rows beyond a gap are deleted, too, if they are too old: they count as received and are not requested again. A stream
-that is being written at the same moment is left for the next time.
+that is being written at the same moment is left for the next time. A row is too old by both clocks, the controller's
+and the device's: one that was wrong when the row came must not lose it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ SWEEPING = "telemetry is swept"
 
 def due(connection: Connection, now: datetime, settings: TelemetryStorageSettings) -> bool:
     """Return whether `sweep` would delete anything. It only reads, so writers need not wait for it."""
-    oldest = now - timedelta(days=settings.age_limit_d)
-    old = sa.select(telemetry.c.source).where(telemetry.c.received < oldest).limit(1)
+    old = sa.select(telemetry.c.source).where(_too_old(now, settings)).limit(1)
     if connection.execute(old).first() is not None or _worst(connection, settings) is not None:
         return True
     return kept_bytes(connection) > settings.total_limit_bytes
@@ -34,7 +34,7 @@ def due(connection: Connection, now: datetime, settings: TelemetryStorageSetting
 def sweep(connection: Connection, now: datetime, settings: TelemetryStorageSettings) -> int:
     """Delete at most `sweep_rows` rows that are too many or too old. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
-    old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
+    old = _oldest(settings).where(_too_old(now, settings))
     if gone := _remove(connection, old):
         return gone
     if found := _worst(connection, settings):
@@ -67,6 +67,11 @@ def _worst(connection: Connection, settings: TelemetryStorageSettings) -> tuple[
 
 def _of_device(device: str, settings: TelemetryStorageSettings) -> sa.Select[Any]:
     return _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
+
+
+def _too_old(now: datetime, settings: TelemetryStorageSettings) -> sa.ColumnElement[bool]:
+    oldest = now - timedelta(days=settings.age_limit_d)
+    return sa.and_(telemetry.c.received < oldest, telemetry.c.at < oldest)
 
 
 def _oldest(settings: TelemetryStorageSettings) -> sa.Select[Any]:

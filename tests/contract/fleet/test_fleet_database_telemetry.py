@@ -213,10 +213,18 @@ def test_old_rows_go_a_little_at_a_time_and_are_not_asked_for_again(database: Da
     send(database, [1, 2, 3, 5, 6], now=NOW)
     send(database, [8], now=NOW + HOUR)
     assert swept(database, NOW + timedelta(days=1), limits) == []
-    assert swept(database, NOW + timedelta(days=1, seconds=1), limits) == [2, 2, 1]
+    assert swept(database, NOW + timedelta(days=1, seconds=7), limits) == [2, 2, 1]
     assert kept(database) == [8]
     counted(database)
     assert send(database, [1, 2, 3, 5]) == StoredBatch(3, 0, {DUPLICATE: 4})
+
+
+def test_a_row_that_came_while_the_clock_was_a_year_back_stays(database: Database) -> None:
+    enrolled(database, "camera-1")
+    limits = settings_with(TelemetryStorageSettings(), age_limit_d=1.0)
+    send(database, [1], now=NOW - timedelta(days=366))
+    assert swept(database, NOW + HOUR, limits) == []
+    assert swept(database, NOW + timedelta(days=2), limits) == [1]
 
 
 def test_a_device_and_all_devices_have_their_bytes(database: Database) -> None:
