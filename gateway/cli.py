@@ -38,7 +38,10 @@ def _config(parser: argparse.ArgumentParser) -> None:
 def _device(parser: argparse.ArgumentParser) -> None:
     _config(parser)
     parser.add_argument(
-        "--models", type=named, metavar="DIR", help="model directory (default: the models that come with the gateway)"
+        "--models",
+        type=named,
+        metavar="DIR",
+        help="model directory (default: /var/lib/edge-gateway/models, and the examples)",
     )
     parser.add_argument(
         "--state",

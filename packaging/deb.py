@@ -363,6 +363,7 @@ class Build:
             if owner == GATEWAY:
                 share = self.work / "source/stage" / owner / "usr/share" / owner
                 share.mkdir()
+                shutil.copy(SOURCE / "packaging/models.md", share)
                 for name in ("device_profiles", "models"):
                     site = f"../../lib/edge-gateway/lib/python3.{self.release.python}/site-packages"
                     (share / name).symlink_to(f"{site}/gateway/_share/{name}")
@@ -373,6 +374,8 @@ class Build:
         shutil.copy(SOURCE / "packaging/fleet.toml", documents)
         for owner in (GATEWAY, FLEET):
             shutil.copy(SOURCE / "systemd" / f"{owner}.sysusers", debian)
+        folders = (SOURCE / "systemd/edge-gateway.tmpfiles").read_text()
+        (debian / f"{GATEWAY}.tmpfiles").write_text(folders.replace("/usr/local", "/usr"))
         shutil.copy(SOURCE / "systemd/40-edge-gateway.rules", debian / f"{GATEWAY}.udev")
 
     def write_source(self) -> None:

@@ -231,15 +231,16 @@ def _tell_the_system(layout: Layout) -> None:
     for name in environment.PROGRAMS:
         say(f"installed {layout.real(layout.bin / name)}")
     if not layout.live:
-        say("an image needs its user at first boot: systemd-sysusers makes it there")
+        say("an image needs its user and folders at first boot: systemd-sysusers and systemd-tmpfiles make them there")
         return
     if shutil.which("systemd-sysusers"):
         run("systemd-sysusers", str(layout.units / "sysusers.d" / "edge-gateway.conf"))
+        run("systemd-tmpfiles", "--create", str(layout.units / "tmpfiles.d" / "edge-gateway.conf"))
     _run_if_booted("systemctl", "daemon-reload")
     _run_if_booted("udevadm", "control", "--reload")
     nodes = [f"--subsystem-match={name}" for name in ("powercap", "accel", "apex", "hailo_chardev")]
     _run_if_booted("udevadm", "trigger", "--action=add", "--settle", *nodes)
-    say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
+    say("next: edge-gateway setup, then: systemctl enable --now edge-gateway")
     say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
     say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")
 

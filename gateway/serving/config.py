@@ -48,6 +48,8 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Default path, read if it exists and no other is named."""
 DEFAULT_PROFILES = Path("/etc/edge-gateway/device_profiles")
 """Folder of this site's device profiles if no other is named."""
+DEFAULT_MODELS = Path("/var/lib/edge-gateway/models")
+"""Model directory if no other is named; the examples are served too then. It may be absent."""
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -88,7 +90,8 @@ class GatewaySettings:
 class ModelsSettings:
     """`[models]`: the models to serve."""
 
-    dir: str = ""  # the model directory; "" serves the two models that come with the gateway
+    dir: str = ""  # the model directory; "": /var/lib/edge-gateway/models, and the examples
+    examples: bool = True  # whether the models that come with the gateway serve too while dir is not set
     control: bool = False  # whether RepositoryModelLoad and Unload may change what is served
 
 
@@ -313,13 +316,31 @@ def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.envir
     return Path(home) / "edge-gateway"
 
 
-def models_folder(config: Config) -> Path:
-    """Return the model directory: as configured, else the models shipped in the wheel (or in the source tree)."""
+def models_folders(config: Config) -> tuple[Path, ...]:
+    """Return the folders of models: as configured, else the default one and the examples of the wheel or source tree.
+
+    A model in the first folder takes precedence over an example of the same name.
+    """
     if config.models.dir:
-        return Path(config.models.dir)
+        return (Path(config.models.dir),)
     package = Path(__file__).parents[1]
     shipped = package / "_share" / "models"
-    return shipped if shipped.is_dir() else package.parent / "models"
+    examples = shipped if shipped.is_dir() else package.parent / "models"
+    return (DEFAULT_MODELS, examples) if config.models.examples else (DEFAULT_MODELS,)
+
+
+def models_place(config: Config) -> str:
+    """Return the folders of models for a message."""
+    return " and ".join(map(str, models_folders(config)))
+
+
+def own_models_folder(config: Config) -> Path:
+    """Return the folder that new models go into. Raises ConfigurationError if none is named or made."""
+    folder = models_folders(config)[0]
+    if not config.models.dir and not folder.is_dir():
+        problem = f"no model directory is named, and {folder} does not exist; name one with --models DIR or --into DIR"
+        raise ConfigurationError(f"{problem}, or with [models] dir in the configuration", file=config.file)
+    return folder
 
 
 def site_profiles_folder(config: Config) -> Path | None:

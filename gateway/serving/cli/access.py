@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gateway.common.files.credentials import is_credential
-from gateway.serving.config import Config, models_folder, site_profiles_folder
+from gateway.serving.config import Config, models_folders, site_profiles_folder
 from gateway.serving.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
 from gateway.serving.frontends.mqtt.settings.broker import table_of
 
@@ -62,7 +62,8 @@ def needs(config: Config, state: Path) -> Iterator[PathPermission]:
     }
     named = {setting: name for setting, name in files.items() if name and not is_credential(name)}
     yield from (PathPermission(setting, Path(name), READ) for setting, name in named.items())
-    yield PathPermission("models.dir", models_folder(config), READ | SEARCH, whole=True)
+    for folder in models_folders(config):
+        yield PathPermission("models.dir", folder, READ | SEARCH, whole=True)
     if site is not None:
         yield PathPermission("gateway.profiles_dir", site, READ | SEARCH, whole=True)
     if config.fleet.store:

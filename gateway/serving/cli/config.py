@@ -32,7 +32,6 @@ from gateway.serving.config import (
     exposed_secrets,
     gateway_id,
     load_config,
-    models_folder,
     open_listeners,
     parse_config,
     read_security,
@@ -139,8 +138,8 @@ def _names(names: list[str]) -> str:
 
 
 def _models_absent(config: Config) -> list[str]:
-    """Return the finding that the model directory is missing, without which the daemon does not start."""
-    folder = models_folder(config)
+    """Return the finding that the named model directory is missing, without which the daemon does not start."""
+    folder = Path(config.models.dir or "/")
     try:
         if S_ISDIR(folder.stat().st_mode):
             return []

@@ -1,6 +1,7 @@
 """The configuration: defaults, every table by its settings, errors with file, table, key and line."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.rights import Grant, Rights, Scope
 from gateway.common.store.text import TEXT_LIMIT_BYTES
+from gateway.serving import config as configuration
+from gateway.serving.assembly import releases, releases_of
 from gateway.serving.cli.config import security_remarks
 from gateway.serving.cli.doctor import _listeners
 from gateway.serving.config import (
@@ -19,8 +22,9 @@ from gateway.serving.config import (
     exposed_secrets,
     gateway_id,
     load_config,
-    models_folder,
+    models_folders,
     open_listeners,
+    own_models_folder,
     parse_config,
     read_security,
     state_folder,
@@ -245,13 +249,55 @@ def test_the_id_is_the_configured_one_or_stable_and_not_the_machine_s():
     assert not (machine.is_file() and machine.read_text().strip() and derived in machine.read_text())
 
 
-def test_the_shipped_models_are_the_default():
-    assert sorted(
-        path.parent.parent.name for path in models_folder(parse_config("", "")).glob("*/1/manifest.toml")
-    ) == [
+def test_the_default_models_are_those_of_the_state_folder_and_the_examples():
+    mine, examples = models_folders(parse_config("", ""))
+    assert mine == Path("/var/lib/edge-gateway/models")
+    assert sorted(path.parent.parent.name for path in examples.glob("*/1/manifest.toml")) == [
         "activity",
         "meter-reader",
     ]
+    assert models_folders(parse_config("[models]\nexamples = false\n", "")) == (mine,)
+    assert models_folders(parse_config("[models]\ndir = '/srv/models'\nexamples = true\n", "")) == (
+        Path("/srv/models"),
+    )
+
+
+def test_new_models_go_to_the_first_folder_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "DEFAULT_MODELS", tmp_path / "models")
+    with pytest.raises(ConfigurationError, match="models does not exist; name one with --models DIR"):
+        own_models_folder(parse_config("", ""))
+    (tmp_path / "models").mkdir()
+    assert own_models_folder(parse_config("", "")) == tmp_path / "models"
+    assert own_models_folder(parse_config("[models]\ndir = '/srv/models'\n", "")) == Path("/srv/models")
+
+
+def served(config):
+    return [(release.name, release.version, bool(release.problem)) for release in releases(config)]
+
+
+def test_a_model_of_the_default_folder_precedes_the_example_of_its_name(tmp_path, monkeypatch):
+    mine, config = tmp_path / "models", parse_config("", "")
+    monkeypatch.setattr(configuration, "DEFAULT_MODELS", mine)
+    examples = [("activity", "1", False), ("meter-reader", "1", False)]
+    assert served(config) == examples, "an absent folder is no error"
+    mine.mkdir()
+    (mine / "README.md").write_text("put models here")
+    assert served(config) == examples, "neither is an empty one, and its README is no model"
+    shutil.copytree(models_folders(config)[1] / "meter-reader", mine / "meter-reader")
+    (mine / "meter-reader" / "1").rename(mine / "meter-reader" / "7")
+    manifest = mine / "meter-reader" / "7" / "manifest.toml"
+    manifest.write_text(manifest.read_text().replace('version = "1"', 'version = "7"', 1))
+    shutil.copytree(mine / "meter-reader", mine / "zoo")
+    manifest = mine / "zoo" / "7" / "manifest.toml"
+    manifest.write_text(manifest.read_text().replace('name = "meter-reader"', 'name = "zoo"', 1))
+    assert served(config) == [("activity", "1", False), ("meter-reader", "7", False), ("zoo", "7", False)]
+    assert [release.version for release in releases_of(config, "meter-reader")] == ["7"]
+    assert [release.version for release in releases_of(config, "activity")] == ["1"]
+    assert served(parse_config("[models]\nexamples = false", "")) == [("meter-reader", "7", False), ("zoo", "7", False)]
+    (mine / "meter-reader" / "7" / "manifest.toml").write_text("x")
+    assert ("meter-reader", "7", True) in served(config), "a refused model hides the example, so that it is noticed"
+    with pytest.raises(ConfigurationError, match="the model directory does not exist"):
+        served(parse_config(f"[models]\ndir = '{tmp_path}/absent'", ""))
 
 
 def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
