@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.errors import VariantError, suggest
 from gateway.common.domain.events import Publish
 from gateway.common.domain.inventory import Inventory, RuntimeListing
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
@@ -118,12 +118,8 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     """
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
-        raise ConfigurationError(
-            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one",
-            file=config.file,
-            table="gateway",
-            key="profile",
-        )
+        problem = f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one"
+        raise config.error(problem, "gateway", "profile")
     cores = inventory.cpu.cores or os.cpu_count() or 1
     most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
@@ -273,13 +269,10 @@ def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) ->
     if config.gateway.profile:
         named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
         if named is None:
-            known = ", ".join(profile.name for profile in profiles)
-            raise ConfigurationError(
-                f"no device profile is called {config.gateway.profile!r}; known are {known}",
-                file=config.file,
-                table="gateway",
-                key="profile",
-            )
+            known = [profile.name for profile in profiles]
+            near = suggest(config.gateway.profile, known)
+            problem = f"no device profile is called {config.gateway.profile!r}{near}; known are {', '.join(known)}"
+            raise config.error(problem, "gateway", "profile")
         return named
     return choose_profile(profiles, inventory)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.serving.frontends.regions import Regions
     from gateway.serving.frontends.rest_v2.server import RestFrontend
 
-LIVE = frozenset({"models", "log", "file", "auth", "tls"})
+LIVE = frozenset({"models", "log", "file", "sources", "auth", "tls"})
 """Settings that SIGHUP applies at once; the others need a restart."""
 
 HTTP_WAITS_S = 1.0

@@ -40,12 +40,23 @@ class RequestError(Exception):
 
 
 class ConfigurationError(Exception):
-    """Refusal of an operator's input: file, table, key and line, and the remedy."""
+    """Refusal of an operator's input: file, table, key and line, and the remedy.
+
+    `excerpt`: the line of the file with a marker below the key, for people ("": it is not known).
+    """
 
     def __init__(
-        self, problem: str, *, file: str = "", table: str = "", key: str = "", line: int | None = None
+        self,
+        problem: str,
+        *,
+        file: str = "",
+        table: str = "",
+        key: str = "",
+        line: int | None = None,
+        excerpt: str = "",
     ) -> None:
         self.problem, self.file, self.table, self.key, self.line = problem, file, table, key, line
+        self.excerpt = excerpt
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:

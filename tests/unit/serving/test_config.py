@@ -1,6 +1,8 @@
 """The configuration: defaults, every table by its settings, errors with file, table, key and line."""
 
+import asyncio
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.rights import Grant, Rights, Scope
+from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.store.text import TEXT_LIMIT_BYTES
 from gateway.serving import config as configuration
-from gateway.serving.assembly import releases, releases_of
+from gateway.serving.assembly import matching_profile, releases, releases_of
 from gateway.serving.cli.config import security_remarks
 from gateway.serving.cli.doctor import _listeners
 from gateway.serving.config import (
@@ -90,7 +93,7 @@ def test_every_number_and_flag_can_be_set_and_must_be_one(table):
         (f"{ROUTE}colour = 1", "edge.toml:6: mqtt.route[0].colour: unknown key"),
         ("[mqtt]\nroute = {}", "mqtt.route: must be an array of tables"),
         ("a = [", "edge.toml: not valid TOML"),
-        ("a = 1\nb = = 2", "edge.toml:2: not valid TOML"),
+        ("a = 1\nb = = 2", "edge.toml: not valid TOML"),
     ],
 )
 def test_errors_name_file_table_key_and_line(text, said):
@@ -133,9 +136,9 @@ def test_a_file_that_is_none(tmp_path, name):
     ("text", "said"),
     [
         ("[tls]\ncert = 'a'\n", "edge.toml: tls: cert and key go together"),
-        ("[tls]\nclient_ca = 'a'\n", "edge.toml: tls: client_ca needs cert and key"),
-        ("[auth]\ntokens_file = '/nowhere'\n", "edge.toml: auth.tokens_file: cannot be read"),
-        ("[tls]\ncert = '/nowhere'\nkey = '/nowhere'\n", "edge.toml: tls.cert: cannot be read"),
+        ("[tls]\nclient_ca = 'a'\n", "edge.toml:2: tls.client_ca: client_ca needs cert and key"),
+        ("[auth]\ntokens_file = '/nowhere'\n", "edge.toml:2: auth.tokens_file: cannot be read"),
+        ("[tls]\ncert = '/nowhere'\nkey = '/nowhere'\n", "edge.toml:2: tls.cert: cannot be read"),
     ],
 )
 def test_security_that_cannot_be_read(text, said):
@@ -155,7 +158,9 @@ def test_secrets_that_others_may_write_are_refused(tmp_path, mode):
     (tmp_path / "tokens").write_text("bench secret\n")
     (tmp_path / "tokens").chmod(mode)
     config = parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", "c.toml")
-    with pytest.raises(ConfigurationError, match=rf"^c\.toml: auth\.tokens_file: .*run: chmod go-w {tmp_path}/tokens$"):
+    with pytest.raises(
+        ConfigurationError, match=rf"^c\.toml:2: auth\.tokens_file: .*run: chmod go-w {tmp_path}/tokens$"
+    ):
         read_security(config)
 
 
@@ -310,8 +315,117 @@ def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
 def test_tokens_may_be_a_credential_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse_config('[auth]\ntokens_file = "credential:tokens"\n', "c.toml")
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    with pytest.raises(ConfigurationError, match=r"^c\.toml: auth\.tokens_file: .*LoadCredential=tokens:"):
+    with pytest.raises(ConfigurationError, match=r"^c\.toml:2: auth\.tokens_file: .*LoadCredential=tokens:"):
         read_security(config)
     (tmp_path / "tokens").write_text(f"camera {'x' * 40}\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert read_security(config).tokens is not None
+
+
+# ---- several files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a function that writes files by name, and the main one."""
+
+    def write(**texts):
+        (tmp_path / "conf.d").mkdir(exist_ok=True)
+        (tmp_path / "edge.toml").touch()
+        for name, text in texts.items():
+            file = tmp_path / "edge.toml" if name == "main" else tmp_path / "conf.d" / f"{name}.toml"
+            file.write_text(text)
+        return tmp_path / "edge.toml"
+
+    return write
+
+
+def test_files_of_conf_d_override_the_main_file_by_name_and_the_fleet_overrides_them(files):
+    main = files(
+        main="[limits]\ndrain_s = 1\nmax_batch_rows = 1\n[http]\nlisten = ['127.0.0.1:1', '127.0.0.1:2']\n",
+        b="[limits]\nmax_batch_rows = 3\nqueue_requests = 3\n",
+        a="[limits]\nmax_batch_rows = 2\nrun_limit_s = 2\n[http]\nlisten = ['127.0.0.1:3']\n",
+    )
+    layer = SettingsLayer("@settings/plant/1", "[limits]\nqueue_requests = 4\n")
+    config = load_config(main, layer)
+    limits = config.limits
+    assert (limits.drain_s, limits.run_limit_s, limits.max_batch_rows, limits.queue_requests) == (1, 2, 3, 4)
+    assert config.http_listen == (Address("127.0.0.1", 3),)
+    assert [Path(source.file).name for source in config.sources] == ["edge.toml", "a.toml", "b.toml", "1"]
+    assert load_config(main) == load_config(main)
+
+
+def test_other_files_in_conf_d_are_no_settings(files, tmp_path):
+    main, folder = files(a="[log]\nlevel = 'debug'\n"), tmp_path / "conf.d"
+    for name in ("a.toml.dpkg-old", ".b.toml.swp", ".hidden.toml", "README", "c.TOML", "~d.toml~"):
+        (folder / name).write_text("no settings")
+    (folder / "folder").mkdir()
+    assert [Path(source.file).name for source in load_config(main).sources] == ["edge.toml", "a.toml"]
+    (folder / "link.toml").symlink_to(folder / "a.toml")
+    assert len(load_config(main).sources) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_regular_file_is_refused(files, tmp_path, kind):
+    main, place = files(), tmp_path / "conf.d" / "50.toml"
+    {"folder": place.mkdir, "link": lambda: place.symlink_to("absent"), "pipe": lambda: os.mkfifo(place)}[kind]()
+    with pytest.raises(ConfigurationError, match=r"50\.toml: is no regular file; remove it"):
+        load_config(main)
+
+
+def test_conf_d_that_is_no_folder_is_refused_and_an_absent_one_is_not(tmp_path):
+    (tmp_path / "edge.toml").touch()
+    assert len(load_config(tmp_path / "edge.toml").sources) == 1
+    (tmp_path / "conf.d").touch()
+    with pytest.raises(ConfigurationError, match=r"conf\.d: cannot be read: Not a directory; use sudo, or: sudo chgrp"):
+        load_config(tmp_path / "edge.toml")
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_conf_d_counts_without_a_main_file(files, tmp_path, monkeypatch, absent):
+    main = files(a="[log]\nlevel = 'debug'\n")
+    if absent:
+        main.unlink()
+    monkeypatch.setattr(configuration, "DEFAULT_FILE", main)
+    assert load_config(None).log.level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("main", "more", "said"),
+    [
+        ("[log]\nlevel = 'info'\n", "[log]\n\nlevel = 'loud'\n", "a.toml:3: log.level: 'loud' is unknown"),
+        ("[log]\nlevel = 'loud'\n", "[log]\nformat = 'json'\n", "edge.toml:2: log.level: 'loud' is unknown"),
+        ("[tls]\ncert = 'x'\n", "[tls]\nkey = '/nowhere'\ncert = '/nowhere'\n", "a.toml:3: tls.cert: cannot be read"),
+        ("", "[[mqtt.route]]\nname = 1\n", "a.toml:2: mqtt.route[0].name: must be a string"),
+        (ROUTE, "[[mqtt.route]]\nname = 'x'\n", "a.toml: mqtt.route[0].topics: missing"),
+        ("[grpc]\nx", "", "edge.toml: not valid TOML"),
+        ("", "[grpc]\n[http]\n[grpc]\n", "written twice, in lines 1 and 3; join them, or move one to a file in conf.d"),
+        ("", "[nobody]\n", "a.toml:1: nobody: unknown key"),
+        ("", "[gateway]\nprofile = 'none'\n", None),
+    ],
+)
+def test_an_error_names_the_file_and_line_in_which_the_value_stands(files, main, more, said):
+    file = files(main=main, a=more)
+    if said is None:
+        with pytest.raises(ConfigurationError, match=r"a\.toml:2: gateway.profile: no device profile is called 'none'"):
+            asyncio.run(matching_profile(load_config(file)))
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        read_security(load_config(file))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[grpc]\nlissen = []", 'edge.toml:2: grpc.lissen: unknown key; did you mean "listen"?'),
+        ("[grpc]\nmax_conections = 1", '; did you mean "max_connections"?'),
+        ("[gprc]\nlisten = []", 'edge.toml:1: gprc: unknown key; did you mean "grpc"?'),
+        ("[http]\nmax_message_bytes = 1", "http.max_message_bytes: unknown key; it is a setting of [grpc]"),
+        ("queue_requests = 1", "edge.toml:1: queue_requests: unknown key; it is a setting of [limits]"),
+        (f"{ROUTE}topic = 'a'", 'unknown key; did you mean "topics"?'),
+        ("[log]\nzzzzzz = 1", "unknown key; remove it or correct its spelling"),
+    ],
+)
+def test_a_misspelt_setting_names_the_one_that_is_meant(text, said):
+    assert said in refused(text)
