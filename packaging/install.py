@@ -86,7 +86,8 @@ def uninstall(layout: Layout) -> None:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
         say(f"kept {path}, because it was changed")
-    for state, what in {layout.profiles: "your device profiles", **layout.states}.items():
+    own = {layout.profiles: "your device profiles", layout.more_settings: "your settings"}
+    for state, what in {**own, **layout.states}.items():
         if layout.real(state).exists():
             say(f"kept {state} ({what}); remove it with: rm -r {state}")
     if layout.live:
@@ -197,7 +198,7 @@ def _place_configuration(layout: Layout, record: Record, place: Path, sample: st
     """Write the sample, unless the operator has written over the one that was installed."""
     real = layout.real(place)
     if real.exists() and digest(real) != record.files.get(str(place)):
-        say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")
+        say(f"kept {place}, because it was changed; what this version brings: {layout.share / sample}")
         record.files.setdefault(str(place), "changed")
         return
     _write(layout, record, place, (SOURCE / "packaging" / sample).read_text())

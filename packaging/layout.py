@@ -14,6 +14,8 @@ SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 
 UNITS = ("edge-agent.service", "edge-software.socket", "edge-software.service", "edge-gateway.service")
 """Units, in the order in which they are stopped."""
+REFERENCE = "edge-gateway-reference.toml"
+"""Every setting of the gateway. `edge-gateway.toml` has those that most people set."""
 SAMPLES = ("edge-gateway.toml", "edge-agent.toml", "edge-software.toml")
 RECORD = "installed.json"
 KEPT = frozenset({VERSIONS, CURRENT, CONFIRMED, RECORD})
@@ -81,6 +83,11 @@ class Layout:
         return Path("/etc/edge-gateway/device_profiles")
 
     @property
+    def more_settings(self) -> Path:
+        """The folder of the operator's own settings: begins empty, and nothing in it is ever touched."""
+        return Path("/etc/edge-gateway/conf.d")
+
+    @property
     def states(self) -> dict[Path, str]:
         """Folder that stays when all else goes, to what it holds."""
         return {
@@ -97,7 +104,7 @@ class Layout:
             "systemd/edge-gateway.sysusers": self.units / "sysusers.d" / "edge-gateway.conf",
             "systemd/edge-gateway.tmpfiles": self.units / "tmpfiles.d" / "edge-gateway.conf",
             "systemd/40-edge-gateway.rules": self.units / "udev" / "rules.d" / "40-edge-gateway.rules",
-            **{f"packaging/{sample}": self.share / sample for sample in SAMPLES},
+            **{f"packaging/{sample}": self.share / sample for sample in (*SAMPLES, REFERENCE)},
             "packaging/models.md": self.share / "models.md",
             "packaging/README.md": self.doc / "README.md",
         }
@@ -120,5 +127,5 @@ class Layout:
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
         placed = (*self.files.values(), *self.links, *self.configurations, self.lib / RECORD)
-        leaves = {self.profiles, *(path.parent for path in placed)}
+        leaves = {self.profiles, self.more_settings, *(path.parent for path in placed)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

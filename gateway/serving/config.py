@@ -1,7 +1,7 @@
 """Configuration: a TOML file, and those of `conf.d` next to it over it, by name.
 
 Each table is read into the frozen dataclass that the owning package declares. Unknown keys are errors. The commented
-sample `packaging/edge-gateway.toml` is the reference; a test loads it.
+sample `packaging/edge-gateway-reference.toml` has every setting; a test loads it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a daemon. `file` is the main file ("": the defaults), `sources` are all files: the last counts."""
+    """All settings of a daemon. `file` is the main file ("": the defaults), `sources` has all: the last one counts."""
 
     file: str = ""
     sources: tuple[Source, ...] = field(default=(), compare=False)

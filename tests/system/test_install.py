@@ -57,6 +57,7 @@ def test_what_lands_where() -> None:
         "usr/local/share/doc/edge-gateway/README.md",
         "usr/local/share/edge-gateway/device_profiles",
         "usr/local/share/edge-gateway/edge-agent.toml",
+        "usr/local/share/edge-gateway/edge-gateway-reference.toml",
         "usr/local/share/edge-gateway/edge-gateway.toml",
         "usr/local/share/edge-gateway/edge-software.toml",
         "usr/local/share/edge-gateway/models",

@@ -84,7 +84,7 @@ def test_its_user_is_in_the_accelerators_groups(seen: dict[str, str]) -> None:
 
 
 def test_its_folders_and_socket_are_its_own(seen: dict[str, str]) -> None:
-    assert seen["state"].strip() == "edge-gateway:edge-gateway 750"
+    assert seen["state"].strip() == "edge-gateway:edge-gateway 751"
     assert seen["socket"].strip() == "edge-gateway:edge-gateway 660 socket"
 
 

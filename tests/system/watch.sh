@@ -6,7 +6,7 @@ shows() { systemctl show "$unit" --value -p "$1"; }
 
 systemd-sysusers
 id -nG "$unit" > groups
-sed -i 's/^#allowed = false/allowed = true/; s/^#over_tcp = false/over_tcp = true/' /etc/edge-gateway/edge-gateway.toml
+printf '[shared_memory]\nallowed = true\nover_tcp = true\n' > /etc/edge-gateway/conf.d/shared-memory.toml
 systemctl start "$unit"
 echo $? > start
 shows StatusText > status

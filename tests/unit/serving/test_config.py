@@ -93,7 +93,7 @@ def test_every_number_and_flag_can_be_set_and_must_be_one(table):
         (f"{ROUTE}colour = 1", "edge.toml:6: mqtt.route[0].colour: unknown key"),
         ("[mqtt]\nroute = {}", "mqtt.route: must be an array of tables"),
         ("a = [", "edge.toml: not valid TOML"),
-        ("a = 1\nb = = 2", "edge.toml: not valid TOML"),
+        ("a = 1\nb = = 2", "edge.toml:2: not valid TOML"),
     ],
 )
 def test_errors_name_file_table_key_and_line(text, said):
