@@ -113,7 +113,7 @@ esac
 """Lines of maintainer scripts that debhelper does not write: byte code halves the time of a start."""
 PURGED = {
     GATEWAY: "/var/lib/edge-gateway /var/cache/edge-gateway /etc/edge-gateway/conf.d/50-setup.toml "
-    "/etc/edge-gateway/setup-tokens /etc/systemd/system/edge-gateway.service.d/50-memory.conf",
+    "/etc/systemd/system/edge-gateway.service.d/50-memory.conf",
     "edge-agent": "/var/lib/edge-agent /var/lib/edge-software",
     FLEET: "/var/lib/edge-fleet",
 }

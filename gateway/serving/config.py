@@ -181,9 +181,16 @@ def load_config(path: Path | None, layer: SettingsLayer | None = None) -> Config
 
     Raises ConfigurationError.
     """
+    sources = read_sources(path)
+    main = str(path or DEFAULT_FILE)
+    return merge_config(sources, layer, file=main if sources and sources[0].file == main else "")
+
+
+def read_sources(path: Path | None) -> list[Source]:
+    """Read `path`, or the default file if it exists, and the files of `conf.d` next to it. ConfigurationError."""
     main = path or DEFAULT_FILE
     files = [main] if path or main.is_file() else []
-    return merge_config([_source(read_text(file), str(file)) for file in (*files, *more_files(main))], layer)
+    return [read_source(read_text(file), str(file)) for file in (*files, *more_files(main))]
 
 
 def more_files(main: Path) -> list[Path]:
@@ -208,30 +215,30 @@ def more_files(main: Path) -> list[Path]:
 
 def parse_config(text: str, file: str, layer: SettingsLayer | None = None) -> Config:
     """Build a Config from one TOML text. Raises as `merge_config` does."""
-    return merge_config([_source(text, file)], layer)
+    return merge_config([read_source(text, file)], layer, file=file)
 
 
-def merge_config(sources: typing.Sequence[Source], layer: SettingsLayer | None = None) -> Config:
-    """Build a Config from files, the later over the earlier, and from settings of the fleet.
+def merge_config(sources: typing.Sequence[Source], layer: SettingsLayer | None = None, *, file: str) -> Config:
+    """Build a Config from files, the later over the earlier, and from settings of the fleet. `file`: the main one.
 
-    These are left out if the files say `[fleet] settings = false`. Raises ConfigurationError naming file, table, key
-    and line.
+    Settings of the fleet are left out if the files say `[fleet] settings = false`. Raises ConfigurationError naming
+    file, table, key and line.
     """
     values: dict[str, Any] = {}
     for source in sources:
         values = overlaid(values, source.values)
-    config = _built(values, sources)
+    config = _built(values, sources, file)
     if layer is None or not config.fleet.settings:
         return config
-    return _built(merged(values, layer.source.values), [*sources, layer.source])
+    return _built(merged(values, layer.source.values), [*sources, layer.source], file)
 
 
-def _source(text: str, file: str) -> Source:
+def read_source(text: str, file: str) -> Source:
+    """Return a file of settings from its text. Raises ConfigurationError."""
     return Source(file, text, parse_toml(text, file, remedy="join them, or move one to a file in conf.d"))
 
 
-def _built(values: typing.Mapping[str, Any], sources: typing.Sequence[Source]) -> Config:
-    file = sources[0].file if sources else ""
+def _built(values: typing.Mapping[str, Any], sources: typing.Sequence[Source], file: str) -> Config:
     tables = only_tables(Table(values, file=file, sources=sources), SECTIONS)
     config = Config(
         file=file,

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -25,7 +26,7 @@ from gateway.serving.assembly import matching_profile
 from gateway.serving.cli.access import denials
 from gateway.serving.cli.common import committed_settings, fitted
 from gateway.serving.cli.mqtt_choice import broker_faults
-from gateway.serving.cli.service_user import service_account
+from gateway.serving.cli.service_user import UnitAccount, service_account
 from gateway.serving.config import (
     DEFAULT_FILE,
     Config,
@@ -38,6 +39,7 @@ from gateway.serving.config import (
     read_security,
     state_folder,
 )
+from gateway.serving.domain.permissions import UserAccount
 
 NAMES_SHOWN = 5
 """Most names in one remark."""
@@ -105,12 +107,8 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         config = load_config(Path(name) if name else None, committed_settings())
         files = [source.file for source in config.sources]
-        state = Path(unit.state) if unit and unit.state else state_folder(None)
-        for setting, found in denials(config, account, state, unit.hidden if unit else ()):
-            findings.append(f"{setting}: {found.problem}; {found.remedy}")
-        findings += _models_absent(config)
-        security = read_security(config).at(time.time())
-        check_listeners(config, security)
+        findings = list(findings_of(config, account, unit))
+        security = check_all(config)
         remarks = [*security_remarks(config, security), *broker_faults(config)]
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
@@ -119,6 +117,21 @@ def _check(arguments: argparse.Namespace) -> int:
     name = name or (files[0] if files else "")
     _print_check(arguments, Check(name, files, account.name, profile, findings, remarks, excerpt))
     return 1 if findings else 0
+
+
+def findings_of(config: Config, account: UserAccount, unit: UnitAccount | None) -> Iterator[str]:
+    """Yield what `account` may not use, and the finding that a named model directory is missing."""
+    state = Path(unit.state) if unit and unit.state else state_folder(None)
+    for setting, found in denials(config, account, state, unit.hidden if unit else ()):
+        yield f"{setting}: {found.problem}; {found.remedy}"
+    yield from _models_absent(config)
+
+
+def check_all(config: Config) -> Security:
+    """Check the files of secrets and the listeners; return the security in force. Raises ConfigurationError."""
+    security = read_security(config).at(time.time())
+    check_listeners(config, security)
+    return security
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

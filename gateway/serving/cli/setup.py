@@ -1,0 +1,397 @@
+"""Verb `edge-gateway setup`: ask for the usual settings, or take them from options, and write them to `conf.d`.
+
+All questions come before the first file is written. The result passes what `config check` checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.files import durable
+from gateway.common.memory import group_limit_bytes
+from gateway.common.terminal.tables import plain, print_json, print_table
+from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
+from gateway.serving.cli.config import check_all, findings_of
+from gateway.serving.cli.mqtt_choice import NamedBroker
+from gateway.serving.cli.service_user import UnitAccount, service_account
+from gateway.serving.cli.subscriber import subscribed
+from gateway.serving.cli.token import new_token, token_line
+from gateway.serving.config import (
+    DEFAULT_FILE,
+    DEFAULT_HTTP,
+    DEFAULT_MODELS,
+    Config,
+    gateway_id,
+    merge_config,
+    read_source,
+    read_sources,
+)
+from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
+
+NAME = "50-setup.toml"
+PRIVATE_MODE = 0o640
+DROP_IN = Path("/etc/systemd/system/edge-gateway.service.d/50-memory.conf")
+HEAD = "# Written by `edge-gateway setup`, which replaces this file. Write your own settings into another file here.\n"
+NETWORK = ("0.0.0.0:8000",)
+TOKEN_NAME, TOKEN_SCOPES = "first", "infer,models,metrics"
+LOOPBACK = [{"caller": "loopback", "scopes": ["admin"]}]
+"""Grant by which commands on this device need no token; without a tokens file they need none either."""
+RESERVE_SHARE, RESERVE_BYTES = 0.1, 256 * MIB
+"""Memory that is left to the rest of the device: the larger of the two."""
+LEAST_BYTES = 320 * MIB
+"""Least MemoryMax=: of it 5/6 are the least `[gateway] memory_mib`."""
+PROCESS_BYTES = 256 * MIB
+"""Memory of the gateway and of one trial beside a model: 113 MiB (`make demo`), and as much again."""
+
+Values = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Setup:
+    """Answers so far: `values` are the settings to write, by table and key.
+
+    `base` is the configuration without the file that is written.
+    """
+
+    arguments: argparse.Namespace
+    unit: UnitAccount | None
+    base: Config
+    values: dict[str, dict[str, Any]]
+    token: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """True if the configuration is that of an installed unit."""
+        return self.unit is not None and self.main == DEFAULT_FILE
+
+    @property
+    def main(self) -> Path:
+        return Path(self.arguments.config or DEFAULT_FILE)
+
+    @property
+    def file(self) -> Path:
+        return self.main.with_name("conf.d") / NAME
+
+    def set(self, table: str, key: str, value: Any, known: Any) -> None:
+        """Set a value; leave it out if the other files (`known`) say the same."""
+        keys = self.values.setdefault(table, {})
+        keys.pop(key, None)
+        if value != known:
+            keys[key] = value
+
+    def text(self) -> str:
+        return HEAD + toml_text(self.values)
+
+    def config(self) -> Config:
+        """Return the configuration with the answers. Raises ConfigurationError, also if another file overrides one."""
+        mine = read_source(self.text(), str(self.file))
+        others = [source for source in self.base.sources if source.file != mine.file]
+        split = sum(Path(source.file).parent != self.file.parent or Path(source.file).name < NAME for source in others)
+        config = merge_config([*others[:split], mine, *others[split:]], file=self.base.file)
+        for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
+            for later in others[split:]:
+                if later.holds(table, key):
+                    raise later.error(f"overrides the answer; remove it, or rename {NAME}", table, key)
+        return config
+
+    def check(self) -> str:
+        """Return what `config check` would find first, or ""."""
+        try:
+            config = self.config()
+            account, unit = service_account(None)
+            if finding := next(findings_of(config, account, unit), ""):
+                return finding
+            if self.token:  # the file is written later
+                config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
+            check_all(config)
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Ask, check, write, and print what was done. Raises ConfigurationError for an option that is wrong."""
+    setup = _begin(arguments)
+    asks = not arguments.yes
+    for question in (_callers, _broker, _models):
+        question(setup, asks)
+    if problem := setup.check():
+        raise ConfigurationError(f"nothing is written: {problem}")
+    files = _files(setup)
+    restart = arguments.restart
+    if not arguments.dry_run:
+        restart = restart or (asks and setup.is_installed and _yes("Restart the service now", "yes"))
+        _write(setup, files)
+        if restart or DROP_IN in files:
+            _systemctl("daemon-reload")
+        if restart:
+            _systemctl("restart", "edge-gateway")
+    _print(setup, files, restarted=restart and not arguments.dry_run)
+    return 0
+
+
+def toml_text(values: Values) -> str:
+    """Return tables of plain values as TOML. A list of tables follows its table."""
+    parts = []
+    for table, keys in values.items():
+        plain_keys = {key: value for key, value in keys.items() if not _is_tables(value)}
+        if plain_keys:
+            parts.append(_table(f"[{table}]", plain_keys))
+        parts += [
+            _table(f"[[{table}.{key}]]", entry) for key, value in keys.items() if _is_tables(value) for entry in value
+        ]
+    return "".join(f"\n{part}" for part in parts)
+
+
+def memory_limits(memory_bytes: int, wanted_bytes: int) -> tuple[int, int]:
+    """Return MemoryHigh= and MemoryMax= of the service in MiB.
+
+    `wanted_bytes`: the profile's budget of a model (0: none). MemoryMax= leaves a part of the device's memory to the
+    rest of it. MemoryHigh=, above which the kernel reclaims and slows down, is the bound of the gateway's own data (5/6
+    of MemoryMax=), or what the largest model needs.
+    """
+    most = max(memory_bytes - max(int(RESERVE_SHARE * memory_bytes), RESERVE_BYTES), LEAST_BYTES)
+    high = max(int(GROUP_SHARE * most), min(wanted_bytes + PROCESS_BYTES, most) if wanted_bytes else 0)
+    return high // MIB, most // MIB
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def _begin(arguments: argparse.Namespace) -> Setup:
+    """Read what is set. Raises ConfigurationError without a terminal to ask at, or if nothing may be written."""
+    if not arguments.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError("there is no terminal to ask at; use --yes with options: edge-gateway setup --help")
+    path = Path(arguments.config) if arguments.config else None
+    sources = read_sources(path)
+    setup = Setup(arguments, service_account(None)[1], Config(), {})
+    setup.base = merge_config([source for source in sources if source.file != str(setup.file)], file=str(setup.main))
+    folder = next(place for place in (setup.file.parent, *setup.file.parent.absolute().parents) if place.exists())
+    if not arguments.dry_run and not (os.access(folder, os.W_OK) and (os.geteuid() == 0 or not setup.is_installed)):
+        again = shlex.join(["sudo", "edge-gateway", *sys.argv[1:]])
+        raise ConfigurationError(f"{folder} belongs to root; run: {again}")
+    if mine := next((source for source in sources if source.file == str(setup.file)), None):
+        setup.values = {table: dict(keys) for table, keys in mine.values.items()}
+        with contextlib.suppress(ConfigurationError):
+            setup.config()
+            return setup
+        setup.values = {}  # what was written once is wrong now: ask again
+    return setup
+
+
+def _present(setup: Setup, table: str, key: str) -> Any:
+    """Return the value in force: of our file, else of the others."""
+    return setup.values.get(table, {}).get(key, getattr(getattr(setup.base, table), key))
+
+
+def _callers(setup: Setup, asks: bool) -> None:
+    given, base = setup.arguments.listen, setup.base
+    was_open = any(not address.private for address in setup.config().http_listen)
+    tokens = setup.main.with_name("tokens")
+
+    def take(text: str) -> str:
+        if text not in {"device", "network"}:
+            return "answer device or network"
+        if (text == "network") != was_open:
+            known = [str(address) for address in base.http_listen]
+            setup.set("http", "listen", list(NETWORK if text == "network" else DEFAULT_HTTP), known)
+        needs = text == "network" and not (base.auth.tokens_file or base.tls.client_ca)
+        setup.set("auth", "tokens_file", str(tokens) if needs else "", "")
+        setup.set("auth", "grant", LOOPBACK if needs and not base.auth.grant else [], [])
+        setup.token = new_token() if needs and not tokens.exists() else ""
+        return setup.check()
+
+    question = "Who may call over HTTP: programs on this device, or the network with a token (device, network)"
+    _take(asks and not given, question, given or ("network" if was_open else "device"), take)
+
+
+def _broker(setup: Setup, asks: bool) -> None:
+    given, no_check = setup.arguments.mqtt, setup.arguments.no_check or setup.arguments.dry_run
+
+    def take(text: str) -> str:
+        setup.set("mqtt", "url", "" if text == "off" else text, setup.base.mqtt.url)
+        _credentials(setup, asks=asks and text != "off", off=text == "off")
+        if (problem := setup.check()) or no_check or text == "off" or not (asks or given):
+            return problem
+        try:
+            asyncio.run(_connect(setup.config()))
+        except ConfigurationError as error:
+            kept = asks and _yes(f"  {error.problem}. Keep it all the same", "no")
+            return "" if kept else f"{error.problem}; correct it, or leave out the test: --no-check"
+        return ""
+
+    question = "MQTT broker, as mqtt://host:1883 or mqtts://host:8883 (off: none)"
+    _take(asks and not given, question, given or _present(setup, "mqtt", "url") or "off", take)
+
+
+def _credentials(setup: Setup, *, asks: bool, off: bool) -> None:
+    """Set user name and password file of the broker: by options, as asked, or as they are; none if it is off."""
+    place = str(setup.main.with_name("mqtt-password"))
+    known = None
+    for key, question, usual in (
+        ("username", "User name at the broker (none: anonymous)", "none"),
+        ("password_file", "File whose first line is the password (none: without)", place),
+    ):
+        base = getattr(setup.base.mqtt, key) or ""
+        value = getattr(setup.arguments, f"mqtt_{key}")
+        present = _present(setup, "mqtt", key) or ""
+        if value is None:
+            value = _read(question, present or usual) if asks and known != "none" else present
+        known = value = "none" if off or known == "none" or not value else value
+        setup.set("mqtt", key, "" if value == "none" else value, "" if off else base)
+
+
+def _models(setup: Setup, asks: bool) -> None:
+    given, present = setup.arguments.models, _present(setup, "models", "dir") or str(DEFAULT_MODELS)
+
+    def folder(text: str) -> str:
+        place = "" if text == str(DEFAULT_MODELS) else text
+        if place and not place.startswith("/"):
+            return "name the folder by its absolute path"
+        setup.set("models", "dir", place, setup.base.models.dir)
+        return setup.check()
+
+    _take(asks and not given, "Folder of your models", given or present, folder)
+    if _present(setup, "models", "dir"):
+        return
+    wanted, before = setup.arguments.examples, _present(setup, "models", "examples")
+
+    def examples(text: str) -> str:
+        if text not in {"yes", "no"}:
+            return "answer yes or no"
+        setup.set("models", "examples", text == "yes", setup.base.models.examples)
+        return setup.check()
+
+    answer = "yes" if (before if wanted is None else wanted) else "no"
+    _take(asks and wanted is None, "Serve the two examples too (yes, no)", answer, examples)
+
+
+def _take(asks: bool, question: str, answer: str, take: Callable[[str], str]) -> None:
+    """Let `take` use the answer; ask until it finds no problem. Raises ConfigurationError for that of an option."""
+    while True:
+        text = _read(question, answer) if asks else answer
+        problem = take(text)
+        if not problem:
+            return
+        if not asks:
+            raise ConfigurationError(f"nothing is written: {problem}")
+        print(plain(f"  {problem}"), file=sys.stderr)
+
+
+def _read(question: str, default: str) -> str:
+    """Return the answer, or the default for an empty line. The end of the input is an interrupt: nothing is written."""
+    print(plain(f"{question} [{default}]: "), end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise KeyboardInterrupt
+    return line.strip() or default
+
+
+def _yes(question: str, default: str) -> bool:
+    return _read(f"{question} (yes, no)", default).lower() in {"y", "yes"}
+
+
+async def _connect(config: Config) -> None:
+    """Connect once as the gateway would. Raises ConfigurationError, UnreachableError."""
+    logging.disable(logging.WARNING)  # the error says the same
+    broker = NamedBroker(DEFAULT_BROKER, config.mqtt)
+    async with subscribed(broker, "setup", f"{gateway_id(config)}-setup", [], lambda _message: None):
+        pass
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
+    """Return the files to write: their text, mode, and what they hold."""
+    found: dict[Path, tuple[str, int, str]] = {}
+    if setup.token:
+        line = token_line(TOKEN_NAME, setup.token, TOKEN_SCOPES, None, None)
+        found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
+    found[setup.file] = (
+        setup.text(),
+        PRIVATE_MODE,
+        ", ".join(f"{table}.{key}" for table, keys in setup.values.items() for key in keys) or "nothing: defaults",
+    )
+    if setup.is_installed:
+        profile = asyncio.run(matching_profile(setup.config()))
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        high, most = memory_limits(
+            min(memory, group_limit_bytes() or memory), profile.budget.memory_bytes if profile else 0
+        )
+        text = f"# Written by `edge-gateway setup`.\n[Service]\nMemoryHigh={high}M\nMemoryMax={most}M\n"
+        found[DROP_IN] = (text, 0o644, f"memory of the service: at most {most} MiB")
+    return found
+
+
+def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
+    """Write all files, each whole, owned by root and by the group of the service."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for file, (text, mode, _) in files.items():
+            durable.make_folder(file.parent, 0o755)
+            with durable.replacing(file, mode, durable.temporary(file.parent)) as staged:
+                staged.write(text.encode())
+                if setup.unit and setup.is_installed and mode == PRIVATE_MODE:
+                    shutil.chown(staged.fileno(), group=setup.unit.group or setup.unit.user)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _systemctl(*words: str) -> None:
+    """Call systemctl where systemd runs. Raises ConfigurationError if it fails."""
+    if not Path("/run/systemd/system").is_dir():
+        return
+    done = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)  # noqa: S607
+    if done.returncode:
+        problem = f"systemctl {shlex.join(words)}: {done.stderr.strip()}"
+        raise ConfigurationError(f"the settings are written, but {problem}; see: journalctl -u edge-gateway -n 20")
+
+
+def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
+    config, dry = setup.config(), setup.arguments.dry_run
+    following = [] if restarted else ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    following.append("edge-gateway doctor    # what is missing on this device")
+    following.append(f"sudo cp -r MODEL {config.models.dir or DEFAULT_MODELS}/    # your models")
+    risks = []
+    if any(not address.private for address in config.http_listen) and not config.tls.cert:
+        risks.append("requests and tokens are not encrypted on the network; set [tls] cert and key where that matters")
+    if setup.arguments.json:
+        written = [{"file": str(file), "what": what, "text": text} for file, (text, _, what) in files.items()]
+        print_json({"written": not dry, "files": written, "token": setup.token or None, "restarted": restarted,
+                    "risks": risks, "next": following})  # fmt: skip
+        return
+    if dry:
+        for file, (text, mode, _) in files.items():
+            print(f"==== {file}, mode {mode:04o}\n{text}")
+        return
+    print_table(("file", "what"), [(str(file), what) for file, (_, _, what) in files.items()])
+    if setup.token:
+        print(f"\ntoken for callers, which is not shown again:\n{setup.token}")
+    for risk in risks:
+        print(f"\nrisk: {risk}")
+    print("\nnext:", *following, 'cameras and sensors: docs, "How to"', sep="\n  ")
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _table(head: str, keys: Mapping[str, Any]) -> str:
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
+    return "\n".join([head, *lines]) + "\n"
