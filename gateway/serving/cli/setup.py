@@ -216,7 +216,7 @@ def _callers(setup: Setup, asks: bool) -> None:
         setup.token = new_token() if needs and not tokens.exists() else ""
         return setup.check()
 
-    question = "Who may call over HTTP: programs on this device, or the network with a token (device, network)"
+    question = "Callers over HTTP: device (programs on it) or network (with a token)"
     _take(asks and not given, question, given or ("network" if was_open else "device"), take)
 
 
@@ -231,11 +231,13 @@ def _broker(setup: Setup, asks: bool) -> None:
         try:
             asyncio.run(_connect(setup.config()))
         except ConfigurationError as error:
-            kept = asks and _yes(f"  {error.problem}. Keep it all the same", "no")
-            return "" if kept else f"{error.problem}; correct it, or leave out the test: --no-check"
+            if not asks:
+                return f"{error.problem}; correct it, or leave out the test: --no-check"
+            print(plain(f"  {error.problem}"), file=sys.stderr)
+            return "" if _yes("Keep this broker all the same", "no") else "then name it again"
         return ""
 
-    question = "MQTT broker, as mqtt://host:1883 or mqtts://host:8883 (off: none)"
+    question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
     _take(asks and not given, question, given or _present(setup, "mqtt", "url") or "off", take)
 
 
@@ -248,11 +250,12 @@ def _credentials(setup: Setup, *, asks: bool, off: bool) -> None:
         ("password_file", "File whose first line is the password (none: without)", place),
     ):
         base = getattr(setup.base.mqtt, key) or ""
-        value = getattr(setup.arguments, f"mqtt_{key}")
-        present = _present(setup, "mqtt", key) or ""
-        if value is None:
-            value = _read(question, present or usual) if asks and known != "none" else present
-        known = value = "none" if off or known == "none" or not value else value
+        given, present = getattr(setup.arguments, f"mqtt_{key}"), _present(setup, "mqtt", key) or ""
+        if not given and asks and known != "none":
+            known = _read(question, present or usual)
+        elif not given and known != "none":
+            known = present
+        value = "" if off else (given or known or "")
         setup.set("mqtt", key, "" if value == "none" else value, "" if off else base)
 
 
@@ -366,11 +369,15 @@ def _systemctl(*words: str) -> None:
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
     config, dry = setup.config(), setup.arguments.dry_run
     following = [] if restarted else ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    if config.auth.tokens_file:
+        following.append(
+            f"edge-gateway token new NAME    # and its line into {config.auth.tokens_file}: one more caller"
+        )
     following.append("edge-gateway doctor    # what is missing on this device")
     following.append(f"sudo cp -r MODEL {config.models.dir or DEFAULT_MODELS}/    # your models")
     risks = []
     if any(not address.private for address in config.http_listen) and not config.tls.cert:
-        risks.append("requests and tokens are not encrypted on the network; set [tls] cert and key where that matters")
+        risks.append("HTTP is not encrypted: others on the network can read requests and tokens; set [tls]")
     if setup.arguments.json:
         written = [{"file": str(file), "what": what, "text": text} for file, (text, _, what) in files.items()]
         print_json({"written": not dry, "files": written, "token": setup.token or None, "restarted": restarted,
@@ -393,5 +400,10 @@ def _is_tables(value: object) -> bool:
 
 
 def _table(head: str, keys: Mapping[str, Any]) -> str:
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
     return "\n".join([head, *lines]) + "\n"
+
+
+def _toml_value(value: object) -> str:
+    """Return a plain value as TOML: as JSON, but DEL is escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
