@@ -5,6 +5,7 @@ unit=edge-gateway
 shows() { systemctl show "$unit" --value -p "$1"; }
 
 systemd-sysusers
+systemd-tmpfiles --create edge-gateway.conf
 id -nG "$unit" > groups
 printf '[shared_memory]\nallowed = true\nover_tcp = true\n' > /etc/edge-gateway/conf.d/shared-memory.toml
 systemctl start "$unit"
@@ -69,6 +70,19 @@ shows Result > stop
 shows ExecMainStatus >> stop
 stat -c '%U:%G %a %s' /dev/shm/camera > shared.left
 journalctl --no-pager -o cat -u "$unit" > journal
+
+# A model that root copies with a strict umask, and the usual settings; both in force after a restart.
+mine=/var/lib/edge-gateway/models/mine
+(umask 027 && mkdir $mine && cp -r $models/activity/1 $mine && sed -i 's/^name = "activity"/name = "mine"/' $mine/1/manifest.toml)
+edge-gateway setup --yes --listen network --no-examples --restart --json > setup
+echo $? > setup.rc
+stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
+until edge-gateway models --json | tee setup.models | grep -q READY; do sleep 0.2; done
+systemctl show "$unit" -p MemoryHigh -p MemoryMax > setup.memory
+edge-gateway config check --json > setup.check
+systemctl stop "$unit"
+rm -r $mine /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens "/etc/systemd/system/$unit.service.d"
+systemctl daemon-reload
 
 # A state folder that takes nothing, for reasons that no permission overrides: read-only, then full.
 unwritable() {

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.files import durable
 from gateway.common.memory import group_limit_bytes
 from gateway.common.terminal.tables import plain, print_json, print_table
@@ -230,11 +230,13 @@ def _broker(setup: Setup, asks: bool) -> None:
             return problem
         try:
             asyncio.run(_connect(setup.config()))
-        except ConfigurationError as error:
+        except UnreachableError as error:
             if not asks:
                 return f"{error.problem}; correct it, or leave out the test: --no-check"
             print(plain(f"  {error.problem}"), file=sys.stderr)
             return "" if _yes("Keep this broker all the same", "no") else "then name it again"
+        except ConfigurationError as error:  # a file that cannot be read
+            return str(error)
         return ""
 
     question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
