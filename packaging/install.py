@@ -86,7 +86,8 @@ def uninstall(layout: Layout) -> None:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
         say(f"kept {path}, because it was changed")
-    own = {layout.profiles: "your device profiles", layout.more_settings: "your settings"}
+    limits = Path("/etc/systemd/system/edge-gateway.service.d")
+    own = {layout.profiles: "your device profiles", layout.more_settings: "your settings", limits: "your drop-ins"}
     for state, what in {**own, **layout.states}.items():
         if layout.real(state).exists():
             say(f"kept {state} ({what}); remove it with: rm -r {state}")

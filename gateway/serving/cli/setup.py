@@ -56,7 +56,7 @@ RESERVE_SHARE, RESERVE_BYTES = 0.1, 256 * MIB
 LEAST_BYTES = 320 * MIB
 """Least MemoryMax=: of it 5/6 are the least `[gateway] memory_mib`."""
 PROCESS_BYTES = 256 * MIB
-"""Memory of the gateway and of one trial beside a model: 113 MiB (`make demo`), and as much again."""
+"""Memory of the gateway and of one trial, without a model: 113 MiB (`make demo`), and as much again."""
 
 Values = Mapping[str, Mapping[str, Any]]
 
@@ -81,10 +81,12 @@ class Setup:
 
     @property
     def main(self) -> Path:
+        """Path of the main file."""
         return Path(self.arguments.config or DEFAULT_FILE)
 
     @property
     def file(self) -> Path:
+        """Path of the file that is written."""
         return self.main.with_name("conf.d") / NAME
 
     def set(self, table: str, key: str, value: Any, known: Any) -> None:
@@ -95,18 +97,19 @@ class Setup:
             keys[key] = value
 
     def text(self) -> str:
+        """Return the content of that file."""
         return HEAD + toml_text(self.values)
 
     def config(self) -> Config:
         """Return the configuration with the answers. Raises ConfigurationError, also if another file overrides one."""
         mine = read_source(self.text(), str(self.file))
-        others = [source for source in self.base.sources if source.file != mine.file]
+        others = self.base.sources
         split = sum(Path(source.file).parent != self.file.parent or Path(source.file).name < NAME for source in others)
         config = merge_config([*others[:split], mine, *others[split:]], file=self.base.file)
-        for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
-            for later in others[split:]:
+        for later in others[split:]:
+            for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
                 if later.holds(table, key):
-                    raise later.error(f"overrides the answer; remove it, or rename {NAME}", table, key)
+                    raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
         return config
 
     def check(self) -> str:
