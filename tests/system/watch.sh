@@ -74,6 +74,7 @@ journalctl --no-pager -o cat -u "$unit" > journal
 # A model that root copies with a strict umask, and the usual settings; both in force after a restart.
 mine=/var/lib/edge-gateway/models/mine
 (umask 027 && mkdir $mine && cp -r $models/activity/1 $mine && sed -i 's/^name = "activity"/name = "mine"/' $mine/1/manifest.toml)
+rm -f /etc/edge-gateway/tokens
 edge-gateway setup --yes --listen network --no-examples --restart --json > setup
 echo $? > setup.rc
 stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
