@@ -150,7 +150,7 @@ def _setup(parser: argparse.ArgumentParser) -> None:
         "--mqtt-password-file", type=named, metavar="FILE", help="file whose first line is the password"
     )
     parser.add_argument("--models", type=named, metavar="DIR", help="folder of your models")
-    parser.add_argument("--examples", action=argparse.BooleanOptionalAction, help="serve the two examples too")
+    parser.add_argument("--examples", choices=("yes", "no"), help="serve the two examples too")
     parser.add_argument("--no-check", action="store_true", help="do not connect to the broker")
     parser.add_argument("--restart", action="store_true", help="restart the service with the new settings")
     parser.add_argument("--dry-run", action="store_true", help="write nothing: print the files")
@@ -289,7 +289,7 @@ VERBS = (
         "  sudo edge-gateway setup --yes --listen network --restart\n"
         "  sudo edge-gateway setup --yes --mqtt mqtt://broker.lan:1883 --mqtt-username door \\\n"
         "      --mqtt-password-file /etc/edge-gateway/mqtt-password\n"
-        "  edge-gateway setup --yes --no-examples --dry-run",
+        "  edge-gateway setup --yes --examples no --dry-run",
         _setup,
     ),
     Verb(

@@ -75,10 +75,10 @@ journalctl --no-pager -o cat -u "$unit" > journal
 mine=/var/lib/edge-gateway/models/mine
 (umask 027 && mkdir $mine && cp -r $models/activity/1 $mine && sed -i 's/^name = "activity"/name = "mine"/' $mine/1/manifest.toml)
 rm -f /etc/edge-gateway/tokens
-edge-gateway setup --yes --listen network --no-examples --restart --json > setup
+edge-gateway setup --yes --listen network --examples no --restart --json > setup
 echo $? > setup.rc
 stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
-until edge-gateway models --json | tee setup.models | grep -q READY; do sleep 0.2; done
+until edge-gateway models --json | tee setup.models | grep -q '"mine"'; do sleep 0.2; done
 systemctl show "$unit" -p MemoryHigh -p MemoryMax > setup.memory
 edge-gateway config check --json > setup.check
 systemctl stop "$unit"

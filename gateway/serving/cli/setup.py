@@ -75,6 +75,11 @@ class Setup:
     token: str = ""
 
     @property
+    def asks(self) -> bool:
+        """True if there are questions."""
+        return not self.arguments.yes
+
+    @property
     def is_installed(self) -> bool:
         """True if the configuration is that of an installed unit."""
         return self.unit is not None and self.main == DEFAULT_FILE
@@ -95,6 +100,21 @@ class Setup:
         keys.pop(key, None)
         if value != known:
             keys[key] = value
+
+    def present(self, table: str, key: str) -> Any:
+        """Return the value in force: of our file, else of the others."""
+        return self.values.get(table, {}).get(key, getattr(getattr(self.base, table), key))
+
+    def ask(self, option: str, question: str, present: str, take: Callable[[str], str]) -> None:
+        """Let `take` use the option, else the answer; ask again as long as it returns a problem.
+
+        Raises ConfigurationError for the problem of an option.
+        """
+        given = getattr(self.arguments, option)
+        while problem := take(given or (_read(question, present) if self.asks else present)):
+            if given or not self.asks:
+                raise ConfigurationError(f"nothing is written: {problem}")
+            print(plain(f"  {problem}"), file=sys.stderr)
 
     def text(self) -> str:
         """Return the content of that file."""
@@ -130,35 +150,34 @@ class Setup:
 def command(arguments: argparse.Namespace) -> int:
     """Ask, check, write, and print what was done. Raises ConfigurationError for an option that is wrong."""
     setup = _begin(arguments)
-    asks = not arguments.yes
     for question in (_callers, _broker, _models):
-        question(setup, asks)
-    if problem := setup.check():
-        raise ConfigurationError(f"nothing is written: {problem}")
+        question(setup)
     files = _files(setup)
-    restart = arguments.restart
+    restart = arguments.restart and not arguments.dry_run
     if not arguments.dry_run:
-        restart = restart or (asks and setup.is_installed and _yes("Restart the service now", "yes"))
+        restart = restart or (setup.asks and setup.is_installed and _yes("Restart the service now", "yes"))
         _write(setup, files)
         if restart or DROP_IN in files:
             _systemctl("daemon-reload")
         if restart:
             _systemctl("restart", "edge-gateway")
-    _print(setup, files, restarted=restart and not arguments.dry_run)
+    _print(setup, files, restarted=restart)
     return 0
 
 
 def toml_text(values: Values) -> str:
-    """Return tables of plain values as TOML. A list of tables follows its table."""
-    parts = []
-    for table, keys in values.items():
-        plain_keys = {key: value for key, value in keys.items() if not _is_tables(value)}
-        if plain_keys:
-            parts.append(_table(f"[{table}]", plain_keys))
-        parts += [
-            _table(f"[[{table}.{key}]]", entry) for key, value in keys.items() if _is_tables(value) for entry in value
-        ]
-    return "".join(f"\n{part}" for part in parts)
+    """Return tables of plain values as TOML. Lists of tables are in their inline form."""
+    texts = ((table, "".join(f"{key} = {_toml(value)}\n" for key, value in values[table].items())) for table in values)
+    return "".join(f"\n[{table}]\n{lines}" for table, lines in texts if lines)
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML: as JSON, but for tables and DEL."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def memory_limits(memory_bytes: int, wanted_bytes: int) -> tuple[int, int]:
@@ -197,15 +216,9 @@ def _begin(arguments: argparse.Namespace) -> Setup:
     return setup
 
 
-def _present(setup: Setup, table: str, key: str) -> Any:
-    """Return the value in force: of our file, else of the others."""
-    return setup.values.get(table, {}).get(key, getattr(getattr(setup.base, table), key))
-
-
-def _callers(setup: Setup, asks: bool) -> None:
-    given, base = setup.arguments.listen, setup.base
+def _callers(setup: Setup) -> None:
+    base, tokens = setup.base, setup.main.with_name("tokens")
     was_open = any(not address.private for address in setup.config().http_listen)
-    tokens = setup.main.with_name("tokens")
 
     def take(text: str) -> str:
         if text not in {"device", "network"}:
@@ -220,64 +233,57 @@ def _callers(setup: Setup, asks: bool) -> None:
         return setup.check()
 
     question = "Callers over HTTP: device (programs on it) or network (with a token)"
-    _take(asks and not given, question, given or ("network" if was_open else "device"), take)
+    setup.ask("listen", question, "network" if was_open else "device", take)
 
 
-def _broker(setup: Setup, asks: bool) -> None:
-    given, no_check = setup.arguments.mqtt, setup.arguments.no_check or setup.arguments.dry_run
-
+def _broker(setup: Setup) -> None:
     def take(text: str) -> str:
         setup.set("mqtt", "url", "" if text == "off" else text, setup.base.mqtt.url)
-        _credentials(setup, asks=asks and text != "off", off=text == "off")
-        if (problem := setup.check()) or no_check or text == "off" or not (asks or given):
-            return problem
-        try:
-            asyncio.run(_connect(setup.config()))
-        except UnreachableError as error:
-            if not asks:
-                return f"{error.problem}; correct it, or leave out the test: --no-check"
-            print(plain(f"  {error.problem}"), file=sys.stderr)
-            return "" if _yes("Keep this broker all the same", "no") else "then name it again"
-        except ConfigurationError as error:  # a file that cannot be read
-            return str(error)
-        return ""
+        if text == "off":
+            for key in ("username", "password_file"):
+                setup.values["mqtt"].pop(key, None)
+            return setup.check()
+        name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
+        if name != "none" or setup.arguments.mqtt_password_file:
+            usual = str(setup.main.with_name("mqtt-password"))
+            _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
+        return setup.check() or _connected(setup)
 
     question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
-    _take(asks and not given, question, given or _present(setup, "mqtt", "url") or "off", take)
+    setup.ask("mqtt", question, setup.present("mqtt", "url") or "off", take)
 
 
-def _credentials(setup: Setup, *, asks: bool, off: bool) -> None:
-    """Set user name and password file of the broker: by options, as asked, or as they are; none if it is off."""
-    place = str(setup.main.with_name("mqtt-password"))
-    known = None
-    for key, question, usual in (
-        ("username", "User name at the broker (none: anonymous)", "none"),
-        ("password_file", "File whose first line is the password (none: without)", place),
-    ):
-        base = getattr(setup.base.mqtt, key) or ""
-        given, present = getattr(setup.arguments, f"mqtt_{key}"), _present(setup, "mqtt", key) or ""
-        if not given and asks and known != "none":
-            known = _read(question, present or usual)
-        elif not given and known != "none":
-            known = present
-        value = "" if off else (given or known or "")
-        setup.set("mqtt", key, "" if value == "none" else value, "" if off else base)
+def _credential(setup: Setup, key: str, question: str, default: str) -> str:
+    """Set user name or password file: by the option, as answered, or as it is. Return it; "none": not set."""
+    present, given = setup.present("mqtt", key), getattr(setup.arguments, f"mqtt_{key}")
+    found = str(given or (_read(question, present or default) if setup.asks else present or "none"))
+    setup.set("mqtt", key, "" if found == "none" else found, getattr(setup.base.mqtt, key) or "")
+    return found
 
 
-def _models(setup: Setup, asks: bool) -> None:
-    given, present = setup.arguments.models, _present(setup, "models", "dir") or str(DEFAULT_MODELS)
+def _connected(setup: Setup) -> str:
+    """Connect to a broker that was named now. Return the problem, unless the answer is to keep the broker, or ""."""
+    options = setup.arguments
+    if options.no_check or options.dry_run or not (setup.asks or options.mqtt):
+        return ""
+    try:
+        asyncio.run(_connect(setup.config()))
+    except UnreachableError as error:
+        if not setup.asks:
+            return f"{error.problem}; correct it, or leave out the test: --no-check"
+        print(plain(f"  {error.problem}"), file=sys.stderr)
+        return "" if _yes("Keep this broker all the same", "no") else "then name it again"
+    except ConfigurationError as error:  # a file that cannot be read
+        return str(error)
+    return ""
 
+
+def _models(setup: Setup) -> None:
     def folder(text: str) -> str:
-        place = "" if text == str(DEFAULT_MODELS) else text
-        if place and not place.startswith("/"):
+        if not text.startswith("/"):
             return "name the folder by its absolute path"
-        setup.set("models", "dir", place, setup.base.models.dir)
+        setup.set("models", "dir", "" if text == str(DEFAULT_MODELS) else text, setup.base.models.dir)
         return setup.check()
-
-    _take(asks and not given, "Folder of your models", given or present, folder)
-    if _present(setup, "models", "dir"):
-        return
-    wanted, before = setup.arguments.examples, _present(setup, "models", "examples")
 
     def examples(text: str) -> str:
         if text not in {"yes", "no"}:
@@ -285,27 +291,16 @@ def _models(setup: Setup, asks: bool) -> None:
         setup.set("models", "examples", text == "yes", setup.base.models.examples)
         return setup.check()
 
-    answer = "yes" if (before if wanted is None else wanted) else "no"
-    _take(asks and wanted is None, "Serve the two examples too (yes, no)", answer, examples)
-
-
-def _take(asks: bool, question: str, answer: str, take: Callable[[str], str]) -> None:
-    """Let `take` use the answer; ask until it finds no problem. Raises ConfigurationError for that of an option."""
-    while True:
-        text = _read(question, answer) if asks else answer
-        problem = take(text)
-        if not problem:
-            return
-        if not asks:
-            raise ConfigurationError(f"nothing is written: {problem}")
-        print(plain(f"  {problem}"), file=sys.stderr)
+    setup.ask("models", "Folder of your models", setup.present("models", "dir") or str(DEFAULT_MODELS), folder)
+    if not setup.present("models", "dir"):
+        present = "yes" if setup.present("models", "examples") else "no"
+        setup.ask("examples", "Serve the two examples too (yes, no)", present, examples)
 
 
 def _read(question: str, default: str) -> str:
     """Return the answer, or the default for an empty line. The end of the input is an interrupt: nothing is written."""
     print(plain(f"{question} [{default}]: "), end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    if not line:
+    if not (line := sys.stdin.readline()):
         raise KeyboardInterrupt
     return line.strip() or default
 
@@ -398,17 +393,3 @@ def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarte
     for risk in risks:
         print(f"\nrisk: {risk}")
     print("\nnext:", *following, 'cameras and sensors: docs, "How to"', sep="\n  ")
-
-
-def _is_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def _table(head: str, keys: Mapping[str, Any]) -> str:
-    lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
-    return "\n".join([head, *lines]) + "\n"
-
-
-def _toml_value(value: object) -> str:
-    """Return a plain value as TOML: as JSON, but DEL is escaped."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -81,9 +81,9 @@ def test_what_was_answered_stays_where_an_option_is_not_given(folder: Path, run:
     found = written(folder)
     assert found["mqtt"] == {"url": "mqtt://127.0.0.1:1", "username": "me"}
     assert found["models"] == {"dir": str(folder / "mine")}
-    run("--mqtt", "off", "--models", "/var/lib/edge-gateway/models", "--no-examples", "--listen", "device")
+    run("--mqtt", "off", "--models", "/var/lib/edge-gateway/models", "--examples", "no", "--listen", "device")
     assert written(folder) == {"models": {"examples": False}}
-    run("--examples")
+    run("--examples", "yes")
     assert written(folder) == {}
 
 
@@ -93,7 +93,7 @@ def test_values_of_other_files_are_not_repeated_and_can_be_overridden(folder: Pa
     )
     run()
     assert written(folder) == {}
-    run("--mqtt", "off", "--examples")
+    run("--mqtt", "off", "--examples", "yes")
     assert written(folder) == {"mqtt": {"url": ""}, "models": {"examples": True}}
     assert load_config(folder / "edge-gateway.toml").mqtt.url == ""
 
@@ -121,7 +121,7 @@ def test_a_later_file_that_overrides_the_answer_is_named(folder: Path, run: Run)
     (folder / "conf.d").mkdir()
     (folder / "conf.d" / "10-early.toml").write_text("[models]\nexamples = true\n")
     (folder / "conf.d" / "90-late.toml").write_text("[http]\nlisten = ['127.0.0.1:9000']\n")
-    assert run("--no-examples")["written"]
+    assert run("--examples", "no")["written"]
     error = run("--listen", "network", code=2)["error"]
     assert "conf.d/90-late.toml:2: http.listen: overrides the answer" in error
 
@@ -135,12 +135,12 @@ def test_a_wrong_configuration_is_named_before_anything_is_asked(folder: Path, r
 def test_an_answer_of_earlier_that_is_wrong_now_is_replaced(folder: Path, run: Run) -> None:
     (folder / "conf.d").mkdir()
     (folder / "conf.d" / "50-setup.toml").write_text("[http]\nno_such = 1\n")
-    run("--no-examples")
+    run("--examples", "no")
     assert written(folder) == {"models": {"examples": False}}
 
 
 def test_a_dry_run_shows_the_files_and_writes_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["setup", "--yes", "--dry-run", "--no-examples", "--config", str(folder / "edge-gateway.toml")]
+    words = ["setup", "--yes", "--dry-run", "--examples", "no", "--config", str(folder / "edge-gateway.toml")]
     assert main(words) == 0
     assert f"==== {folder}/conf.d/50-setup.toml, mode 0640" in (said := capsys.readouterr().out)
     assert "[models]\nexamples = false\n" in said
