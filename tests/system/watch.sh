@@ -78,7 +78,11 @@ rm -f /etc/edge-gateway/tokens
 edge-gateway setup --yes --listen network --examples no --restart --json > setup
 echo $? > setup.rc
 stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
-until edge-gateway models --json | tee setup.models | grep -q '"mine"'; do sleep 0.2; done
+for _ in $(seq 300); do
+    edge-gateway models --json > setup.models
+    [ "$(grep -c '"READY"' setup.models)" = 2 ] && break
+    sleep 0.2
+done
 systemctl show "$unit" -p MemoryHigh -p MemoryMax > setup.memory
 edge-gateway config check --json > setup.check
 systemctl stop "$unit"

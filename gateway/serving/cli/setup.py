@@ -311,10 +311,13 @@ def _yes(question: str, default: str) -> bool:
 
 async def _connect(config: Config) -> None:
     """Connect once as the gateway would. Raises ConfigurationError, UnreachableError."""
-    logging.disable(logging.WARNING)  # the error says the same
     broker = NamedBroker(DEFAULT_BROKER, config.mqtt)
-    async with subscribed(broker, "setup", f"{gateway_id(config)}-setup", [], lambda _message: None):
-        pass
+    logging.disable(logging.WARNING)  # the error says the same
+    try:
+        async with subscribed(broker, "setup", f"{gateway_id(config)}-setup", [], lambda _message: None):
+            pass
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
