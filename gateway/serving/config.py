@@ -314,8 +314,15 @@ def check_listeners(config: Config, security: Security) -> None:
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
             "set [grpc] or [http] listen, or [mqtt] url"
         )
-    for address in (*config.grpc_listen, *config.http_listen):
-        check_exposure(address, security, anonymous=config.auth.anonymous)
+    for table, addresses in (("grpc", config.grpc_listen), ("http", config.http_listen)):
+        source = next((source for source in reversed(config.sources) if source.holds(table, "listen")), None)
+        for address in addresses:
+            try:
+                check_exposure(address, security, anonymous=config.auth.anonymous)
+            except ConfigurationError as error:
+                if source and str(address) in source.values[table]["listen"]:  # else the command line names it
+                    raise config.error(error.problem, table, "listen") from None
+                raise
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:
