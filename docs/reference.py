@@ -18,7 +18,7 @@ PROGRAMS = {program.name: program for program in (GATEWAY, AGENT, SOFTWARE, FLEE
 ROFF = str.maketrans({"\\": r"\e", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"})
 """Characters that roff would replace by others, which no shell understands."""
 SAMPLES = {
-    "edge-gateway.toml": "The gateway",
+    "edge-gateway-reference.toml": "The gateway",
     "edge-agent.toml": "The update agent",
     "edge-software.toml": "The installer of new versions",
     "fleet.toml": "The fleet controller",

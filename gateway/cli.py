@@ -38,7 +38,10 @@ def _config(parser: argparse.ArgumentParser) -> None:
 def _device(parser: argparse.ArgumentParser) -> None:
     _config(parser)
     parser.add_argument(
-        "--models", type=named, metavar="DIR", help="model directory (default: the models that come with the gateway)"
+        "--models",
+        type=named,
+        metavar="DIR",
+        help="model directory (default: /var/lib/edge-gateway/models, and the examples)",
     )
     parser.add_argument(
         "--state",
@@ -132,6 +135,25 @@ def _config_verb(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="check: judge files as this user would read them (default: the installed unit's user, else the caller)",
     )
+    _config(parser)
+    json_option(parser)
+
+
+def _setup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes", action="store_true", help="ask nothing: take the options, else what is set, else defaults"
+    )
+    parser.add_argument("--listen", choices=("device", "network"), help="who may call over HTTP; network: with a token")
+    parser.add_argument("--mqtt", type=named, metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
+    parser.add_argument("--mqtt-username", type=named, metavar="NAME", help="user name at the broker")
+    parser.add_argument(
+        "--mqtt-password-file", type=named, metavar="FILE", help="file whose first line is the password"
+    )
+    parser.add_argument("--models", type=named, metavar="DIR", help="folder of your models")
+    parser.add_argument("--examples", choices=("yes", "no"), help="serve the two examples too")
+    parser.add_argument("--no-check", action="store_true", help="do not connect to the broker")
+    parser.add_argument("--restart", action="store_true", help="restart the service with the new settings")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing: print the files")
     _config(parser)
     json_option(parser)
 
@@ -258,6 +280,17 @@ VERBS = (
         "  sudo edge-gateway config check FILE --user edge-gateway\n"
         "  edge-gateway config check --fleet-settings site.toml",
         _config_verb,
+    ),
+    Verb(
+        "setup",
+        "serving.cli.setup",
+        "ask for the usual settings and write them to conf.d, with limits of memory for the service",
+        "  sudo edge-gateway setup\n"
+        "  sudo edge-gateway setup --yes --listen network --restart\n"
+        "  sudo edge-gateway setup --yes --mqtt mqtt://broker.lan:1883 --mqtt-username door \\\n"
+        "      --mqtt-password-file /etc/edge-gateway/mqtt-password\n"
+        "  edge-gateway setup --yes --examples no --dry-run",
+        _setup,
     ),
     Verb(
         "infer",

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from install import SOURCE, InstallError, make_tools, run, say
+from layout import REFERENCE
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -111,11 +112,12 @@ esac
 }
 """Lines of maintainer scripts that debhelper does not write: byte code halves the time of a start."""
 PURGED = {
-    GATEWAY: "/var/lib/edge-gateway /var/cache/edge-gateway",
+    GATEWAY: "/var/lib/edge-gateway /var/cache/edge-gateway /etc/edge-gateway/conf.d/50-setup.toml "
+    "/etc/systemd/system/edge-gateway.service.d/50-memory.conf",
     "edge-agent": "/var/lib/edge-agent /var/lib/edge-software",
     FLEET: "/var/lib/edge-fleet",
 }
-"""Folders of state that `apt purge` removes."""
+"""Folders of state and files of `edge-gateway setup` that `apt purge` removes."""
 
 MAINTAINER = "Edge inference gateway <packages@edge-inference-gateway.invalid>"
 FFMPEG = """
@@ -363,16 +365,20 @@ class Build:
             if owner == GATEWAY:
                 share = self.work / "source/stage" / owner / "usr/share" / owner
                 share.mkdir()
+                for name in ("models.md", REFERENCE):
+                    shutil.copy(SOURCE / "packaging" / name, share)
                 for name in ("device_profiles", "models"):
                     site = f"../../lib/edge-gateway/lib/python3.{self.release.python}/site-packages"
                     (share / name).symlink_to(f"{site}/gateway/_share/{name}")
             if owner != FLEET:
                 etc = self.work / "source/stage" / owner / "etc/edge-gateway"
-                etc.mkdir(parents=True)
+                (etc / "conf.d" if owner == GATEWAY else etc).mkdir(parents=True)
                 shutil.copy(SOURCE / "packaging" / f"{owner}.toml", etc)
         shutil.copy(SOURCE / "packaging/fleet.toml", documents)
         for owner in (GATEWAY, FLEET):
             shutil.copy(SOURCE / "systemd" / f"{owner}.sysusers", debian)
+        folders = (SOURCE / "systemd/edge-gateway.tmpfiles").read_text()
+        (debian / f"{GATEWAY}.tmpfiles").write_text(folders.replace("/usr/local", "/usr"))
         shutil.copy(SOURCE / "systemd/40-edge-gateway.rules", debian / f"{GATEWAY}.udev")
 
     def write_source(self) -> None:

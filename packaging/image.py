@@ -47,6 +47,7 @@ DROPPED = (
         "usr/lib/systemd/*",
         "usr/lib/udev/*",
         "usr/lib/sysusers.d/*",
+        "usr/lib/tmpfiles.d/*",
         "usr/sbin/*",
         "usr/bin/tini-static",
     ),
@@ -163,6 +164,8 @@ class Image:
                 (self.root / "usr/bin" / tool).symlink_to("busybox")
         (self.root / self.state[1:]).mkdir(mode=0o750, parents=True, exist_ok=True)
         if self.program == GATEWAY:
+            (self.root / self.state[1:] / "models").mkdir(exist_ok=True)
+            (self.root / self.state[1:] / "models/README.md").symlink_to("/usr/share/edge-gateway/models.md")
             shutil.copy(SOURCE / "packaging/image/edge-gateway.toml", etc / "edge-gateway")
             shutil.copy(SOURCE / "packaging/image/entry", self.root / "usr/bin/edge-gateway-entry")
 
@@ -192,8 +195,8 @@ class Image:
         return digest, content
 
     def made_equal(self, entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        """Set what differs between two builds, and the owner of the folder of state."""
-        entry.uid = entry.gid = USER if entry.name == self.state[1:] else 0
+        """Set what differs between two builds, and the owner of the folder of state and of what is in it."""
+        entry.uid = entry.gid = USER if entry.name.startswith(self.state[1:]) else 0
         entry.uname, entry.gname, entry.mtime = "", "", 0
         return entry
 

@@ -86,7 +86,9 @@ def uninstall(layout: Layout) -> None:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
         say(f"kept {path}, because it was changed")
-    for state, what in {layout.profiles: "your device profiles", **layout.states}.items():
+    limits = Path("/etc/systemd/system/edge-gateway.service.d")
+    own = {layout.profiles: "your device profiles", layout.more_settings: "your settings", limits: "your drop-ins"}
+    for state, what in {**own, **layout.states}.items():
         if layout.real(state).exists():
             say(f"kept {state} ({what}); remove it with: rm -r {state}")
     if layout.live:
@@ -197,7 +199,7 @@ def _place_configuration(layout: Layout, record: Record, place: Path, sample: st
     """Write the sample, unless the operator has written over the one that was installed."""
     real = layout.real(place)
     if real.exists() and digest(real) != record.files.get(str(place)):
-        say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")
+        say(f"kept {place}, because it was changed; what this version brings: {layout.share / sample}")
         record.files.setdefault(str(place), "changed")
         return
     _write(layout, record, place, (SOURCE / "packaging" / sample).read_text())
@@ -231,15 +233,16 @@ def _tell_the_system(layout: Layout) -> None:
     for name in environment.PROGRAMS:
         say(f"installed {layout.real(layout.bin / name)}")
     if not layout.live:
-        say("an image needs its user at first boot: systemd-sysusers makes it there")
+        say("an image needs its user and folders at first boot: systemd-sysusers and systemd-tmpfiles make them there")
         return
     if shutil.which("systemd-sysusers"):
         run("systemd-sysusers", str(layout.units / "sysusers.d" / "edge-gateway.conf"))
+        run("systemd-tmpfiles", "--create", str(layout.units / "tmpfiles.d" / "edge-gateway.conf"))
     _run_if_booted("systemctl", "daemon-reload")
     _run_if_booted("udevadm", "control", "--reload")
     nodes = [f"--subsystem-match={name}" for name in ("powercap", "accel", "apex", "hailo_chardev")]
     _run_if_booted("udevadm", "trigger", "--action=add", "--settle", *nodes)
-    say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
+    say("next: edge-gateway setup, then: systemctl enable --now edge-gateway")
     say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
     say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")
 

@@ -10,10 +10,12 @@ from gateway.device.installer.environment import PROGRAMS
 from gateway.device.installer.places import CONFIRMED, CURRENT, VERSIONS, VersionFolder
 
 SYSTEMD_SEARCHES = ("/usr", "/usr/local")
-"""Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""
+"""Prefixes whose lib/ holds units, sysusers.d, tmpfiles.d and udev rules that systemd finds by itself."""
 
 UNITS = ("edge-agent.service", "edge-software.socket", "edge-software.service", "edge-gateway.service")
 """Units, in the order in which they are stopped."""
+REFERENCE = "edge-gateway-reference.toml"
+"""Every setting of the gateway. `edge-gateway.toml` has those that most people set."""
 SAMPLES = ("edge-gateway.toml", "edge-agent.toml", "edge-software.toml")
 RECORD = "installed.json"
 KEPT = frozenset({VERSIONS, CURRENT, CONFIRMED, RECORD})
@@ -67,7 +69,7 @@ class Layout:
 
     @property
     def units(self) -> Path:
-        """Parent of systemd/system, sysusers.d and udev/rules.d."""
+        """Parent of systemd/system, sysusers.d, tmpfiles.d and udev/rules.d."""
         return (self.prefix if str(self.prefix) in SYSTEMD_SEARCHES else Path("/usr/local")) / "lib"
 
     @property
@@ -81,10 +83,15 @@ class Layout:
         return Path("/etc/edge-gateway/device_profiles")
 
     @property
+    def more_settings(self) -> Path:
+        """The folder of the operator's own settings: begins empty, and nothing in it is ever touched."""
+        return Path("/etc/edge-gateway/conf.d")
+
+    @property
     def states(self) -> dict[Path, str]:
         """Folder that stays when all else goes, to what it holds."""
         return {
-            Path("/var/lib/edge-gateway"): "verdicts",
+            Path("/var/lib/edge-gateway"): "your models, and verdicts",
             Path("/var/lib/edge-agent"): "who this device is to its fleet, signed releases and floors",
             Path("/var/lib/edge-software"): "whose new versions of these programs are trusted",
         }
@@ -95,8 +102,10 @@ class Layout:
         return {
             **{f"systemd/{unit}": self.units / "systemd" / "system" / unit for unit in UNITS},
             "systemd/edge-gateway.sysusers": self.units / "sysusers.d" / "edge-gateway.conf",
+            "systemd/edge-gateway.tmpfiles": self.units / "tmpfiles.d" / "edge-gateway.conf",
             "systemd/40-edge-gateway.rules": self.units / "udev" / "rules.d" / "40-edge-gateway.rules",
-            **{f"packaging/{sample}": self.share / sample for sample in SAMPLES},
+            **{f"packaging/{sample}": self.share / sample for sample in (*SAMPLES, REFERENCE)},
+            "packaging/models.md": self.share / "models.md",
             "packaging/README.md": self.doc / "README.md",
         }
 
@@ -118,5 +127,5 @@ class Layout:
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
         placed = (*self.files.values(), *self.links, *self.configurations, self.lib / RECORD)
-        leaves = {self.profiles, *(path.parent for path in placed)}
+        leaves = {self.profiles, self.more_settings, *(path.parent for path in placed)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

@@ -8,9 +8,10 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
-from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.errors import VariantError, suggest
 from gateway.common.domain.events import Publish
 from gateway.common.domain.inventory import Inventory, RuntimeListing
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
@@ -22,7 +23,7 @@ from gateway.common.domain.verdict import PluginStatus, RuntimeStatus, SessionBu
 from gateway.common.memory import group_limit_bytes
 from gateway.common.store.private_copies import changed, private_copies
 from gateway.serving.committed.store import CommittedStore
-from gateway.serving.config import Config, models_folder, site_profiles_folder
+from gateway.serving.config import Config, models_folders, site_profiles_folder
 from gateway.serving.domain.ports import Session
 from gateway.serving.engine.batch_pass import BatchPass
 from gateway.serving.engine.decode_pool import DecodePool
@@ -117,12 +118,8 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     """
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
-        raise ConfigurationError(
-            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one",
-            file=config.file,
-            table="gateway",
-            key="profile",
-        )
+        problem = f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one"
+        raise config.error(problem, "gateway", "profile")
     cores = inventory.cpu.cores or os.cpu_count() or 1
     most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
@@ -244,15 +241,20 @@ def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget
 
 
 def releases(config: Config) -> tuple[Release, ...]:
-    """Return everything in the model directory. Raises ConfigurationError if there is none."""
-    return scan(models_folder(config), config.library)
+    """Return everything in the folders of models. Raises ConfigurationError for a named folder that is absent."""
+    found: dict[str, tuple[Release, ...]] = {}
+    for folder in models_folders(config):
+        scanned = scan(folder, config.library, may_be_absent=not config.models.dir)
+        found = {**{name: tuple(own) for name, own in groupby(scanned, lambda release: release.name)}, **found}
+    return tuple(release for name in sorted(found) for release in found[name])
 
 
 def releases_of(config: Config, model: str) -> tuple[Release, ...]:
     """Return the versions of one model on disk; none if it is absent or the name could not be a file's."""
     if model.startswith(".") or "/" in model:
         return ()
-    return scan_model(models_folder(config), model, config.library)
+    found = (scan_model(folder, model, config.library) for folder in models_folders(config))
+    return next(filter(None, found), ())
 
 
 def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
@@ -267,13 +269,10 @@ def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) ->
     if config.gateway.profile:
         named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
         if named is None:
-            known = ", ".join(profile.name for profile in profiles)
-            raise ConfigurationError(
-                f"no device profile is called {config.gateway.profile!r}; known are {known}",
-                file=config.file,
-                table="gateway",
-                key="profile",
-            )
+            known = [profile.name for profile in profiles]
+            near = suggest(config.gateway.profile, known)
+            problem = f"no device profile is called {config.gateway.profile!r}{near}; known are {', '.join(known)}"
+            raise config.error(problem, "gateway", "profile")
         return named
     return choose_profile(profiles, inventory)
 

@@ -1,6 +1,7 @@
-"""Configuration: one TOML file. Each table is read into the frozen dataclass that the owning package declares.
+"""Configuration: a TOML file, and those of `conf.d` next to it over it, by name.
 
-Unknown keys are errors. The commented sample `packaging/edge-gateway.toml` is the reference; a test loads it.
+Each table is read into the frozen dataclass that the owning package declares. Unknown keys are errors. The commented
+sample `packaging/edge-gateway-reference.toml` has every setting; a test loads it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shlex
 import typing
 from collections import Counter
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,11 +27,11 @@ from gateway.common.domain.access import (
     read_address,
     read_tokens,
 )
-from gateway.common.domain.document import Table, parse_toml
+from gateway.common.domain.document import Source, Table, overlaid, parse_toml, refusal
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.rights import Grant, check_identity, read_rights
 from gateway.common.domain.settings import only_tables, read_settings, sections
-from gateway.common.domain.settings_layer import SettingsLayer
+from gateway.common.domain.settings_layer import SettingsLayer, merged
 from gateway.common.files.credentials import is_exposed, read_secret, secret_path
 from gateway.common.log_settings import LogSettings
 from gateway.common.store.settings import LibrarySettings, StateSettings
@@ -48,6 +50,8 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Default path, read if it exists and no other is named."""
 DEFAULT_PROFILES = Path("/etc/edge-gateway/device_profiles")
 """Folder of this site's device profiles if no other is named."""
+DEFAULT_MODELS = Path("/var/lib/edge-gateway/models")
+"""Model directory if no other is named; the examples are served too then. It may be absent."""
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -88,7 +92,8 @@ class GatewaySettings:
 class ModelsSettings:
     """`[models]`: the models to serve."""
 
-    dir: str = ""  # the model directory; "" serves the two models that come with the gateway
+    dir: str = ""  # the model directory; "": /var/lib/edge-gateway/models, and the examples
+    examples: bool = True  # whether the models that come with the gateway serve too while dir is not set
     control: bool = False  # whether RepositoryModelLoad and Unload may change what is served
 
 
@@ -137,9 +142,10 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a daemon. `file` is their origin ("": the defaults)."""
+    """All settings of a daemon. `file` is the main file ("": the defaults), `sources` has all: the last one counts."""
 
     file: str = ""
+    sources: tuple[Source, ...] = field(default=(), compare=False)
     grpc_listen: tuple[Address, ...] = ()
     http_listen: tuple[Address, ...] = ()
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
@@ -161,44 +167,85 @@ class Config:
     state: StateSettings = field(default_factory=StateSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
+    def error(self, problem: str, table: str = "", key: str = "") -> ConfigurationError:
+        """Return the refusal of a setting, with the file and line that set it."""
+        return refusal(self.sources, problem, table, key)
+
 
 SECTIONS = sections(Config)
 """Settings dataclass by the name of its table."""
 
 
 def load_config(path: Path | None, layer: SettingsLayer | None = None) -> Config:
-    """Read `path`, or the default file if it exists, or use the defaults; `layer` overrides them.
+    """Read `path`, or the default file if it exists, and the files of `conf.d` next to it; `layer` overrides them.
 
     Raises ConfigurationError.
     """
-    if path is None and not DEFAULT_FILE.is_file():
-        return parse_config("", "", layer)
-    file = path or DEFAULT_FILE
-    return parse_config(read_text(file), str(file), layer)
+    sources = read_sources(path)
+    main = str(path or DEFAULT_FILE)
+    return merge_config(sources, layer, file=main if sources and sources[0].file == main else "")
+
+
+def read_sources(path: Path | None) -> list[Source]:
+    """Read `path`, or the default file if it exists, and the files of `conf.d` next to it. ConfigurationError."""
+    main = path or DEFAULT_FILE
+    files = [main] if path or main.is_file() else []
+    return [read_source(read_text(file), str(file)) for file in (*files, *more_files(main))]
+
+
+def more_files(main: Path) -> list[Path]:
+    """Return the files of `conf.d` next to the main file, by name; hidden ones are left out.
+
+    Raises ConfigurationError for a folder that cannot be read, and for what is no regular file.
+    """
+    folder = main.with_name("conf.d")
+    try:
+        names = sorted(file.name for file in folder.iterdir() if fnmatchcase(file.name, "[!.]*.toml"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        remedy = f"use sudo, or: sudo chgrp edge-gateway {folder} && sudo chmod g+rx {folder}"
+        raise ConfigurationError(f"cannot be read: {error.strerror}; {remedy}", file=str(folder)) from error
+    files = [folder / name for name in names]
+    for file in files:
+        if not os.path.isfile(file) and os.access(folder, os.X_OK):  # noqa: PTH113  False for any name
+            raise ConfigurationError("is no regular file; remove it, or rename it to end otherwise", file=str(file))
+    return files
 
 
 def parse_config(text: str, file: str, layer: SettingsLayer | None = None) -> Config:
-    """Build a Config from TOML text, and from settings of the fleet unless the text says `[fleet] settings = false`.
+    """Build a Config from one TOML text. Raises as `merge_config` does."""
+    return merge_config([read_source(text, file)], layer, file=file)
 
-    Raises ConfigurationError naming file, table, key and line.
+
+def merge_config(sources: typing.Sequence[Source], layer: SettingsLayer | None = None, *, file: str) -> Config:
+    """Build a Config from files, the later over the earlier, and from settings of the fleet. `file`: the main one.
+
+    Settings of the fleet are left out if the files say `[fleet] settings = false`. Raises ConfigurationError naming
+    file, table, key and line.
     """
-    values = parse_toml(text, file)
-    config = _built(Table(values, file=file, text=text), file)
+    values: dict[str, Any] = {}
+    for source in sources:
+        values = overlaid(values, source.values)
+    config = _built(values, sources, file)
     if layer is None or not config.fleet.settings:
         return config
-    try:
-        return _built(Table(layer.over(values), file=file), file)
-    except ConfigurationError as error:
-        raise layer.blamed(error) from None
+    return _built(merged(values, layer.source.values), [*sources, layer.source], file)
 
 
-def _built(document: Table, file: str) -> Config:
-    tables = only_tables(document, SECTIONS)
+def read_source(text: str, file: str) -> Source:
+    """Return a file of settings from its text. Raises ConfigurationError."""
+    return Source(file, text, parse_toml(text, file, remedy="join them, or move one to a file in conf.d"))
+
+
+def _built(values: typing.Mapping[str, Any], sources: typing.Sequence[Source], file: str) -> Config:
+    tables = only_tables(Table(values, file=file, sources=sources), SECTIONS)
     config = Config(
         file=file,
+        sources=tuple(sources),
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
-        **{name: read_settings(SECTIONS[name], table) for name, table in tables.items()},
+        **{name: read_settings(SECTIONS[name], table, SECTIONS) for name, table in tables.items()},
     )
     _check_shares(config, tables["shares"])
     return config
@@ -231,9 +278,9 @@ def read_security(config: Config) -> Security:
     """
     tls, auth = config.tls, config.auth
     if bool(tls.cert) != bool(tls.key):
-        raise ConfigurationError("cert and key go together; set both", file=config.file, table="tls")
+        raise config.error("cert and key go together; set both", "tls")
     if tls.client_ca and not tls.cert:
-        raise ConfigurationError("client_ca needs cert and key as well", file=config.file, table="tls")
+        raise config.error("client_ca needs cert and key as well", "tls", "client_ca")
     security = Security(
         certificate=_file_bytes(config, "tls", "cert", tls.cert),
         key=_file_bytes(config, "tls", "key", tls.key),
@@ -256,20 +303,26 @@ def mqtt_brokers(config: Config, *, checked: bool = False) -> dict[str, MqttSett
             with blamed_on(name):
                 checked_routes(found[name], gateway_id(config), Counter())
     except ConfigurationError as error:
-        raise ConfigurationError(error.problem, file=config.file, table=error.table, key=error.key) from None
+        raise config.error(error.problem, error.table, error.key) from None
     return found
 
 
 def check_listeners(config: Config, security: Security) -> None:
     """Refuse open listeners beyond this machine, no listener, and MQTT routes that cannot work. ConfigurationError."""
     if not (mqtt_brokers(config, checked=True) or config.grpc_listen or config.http_listen):
-        raise ConfigurationError(
+        raise config.error(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
-            "set [grpc] or [http] listen, or [mqtt] url",
-            file=config.file,
+            "set [grpc] or [http] listen, or [mqtt] url"
         )
-    for address in (*config.grpc_listen, *config.http_listen):
-        check_exposure(address, security, anonymous=config.auth.anonymous)
+    for table, addresses in (("grpc", config.grpc_listen), ("http", config.http_listen)):
+        source = next((source for source in reversed(config.sources) if source.holds(table, "listen")), None)
+        for address in addresses:
+            try:
+                check_exposure(address, security, anonymous=config.auth.anonymous)
+            except ConfigurationError as error:
+                if source and str(address) in source.values[table]["listen"]:  # else the command line names it
+                    raise config.error(error.problem, table, "listen") from None
+                raise
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:
@@ -313,13 +366,31 @@ def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.envir
     return Path(home) / "edge-gateway"
 
 
-def models_folder(config: Config) -> Path:
-    """Return the model directory: as configured, else the models shipped in the wheel (or in the source tree)."""
+def models_folders(config: Config) -> tuple[Path, ...]:
+    """Return the folders of models: as configured, else the default one and the examples of the wheel or source tree.
+
+    A model in the first folder takes precedence over an example of the same name.
+    """
     if config.models.dir:
-        return Path(config.models.dir)
+        return (Path(config.models.dir),)
     package = Path(__file__).parents[1]
     shipped = package / "_share" / "models"
-    return shipped if shipped.is_dir() else package.parent / "models"
+    examples = shipped if shipped.is_dir() else package.parent / "models"
+    return (DEFAULT_MODELS, examples) if config.models.examples else (DEFAULT_MODELS,)
+
+
+def models_place(config: Config) -> str:
+    """Return the folders of models for a message."""
+    return " and ".join(map(str, models_folders(config)))
+
+
+def own_models_folder(config: Config) -> Path:
+    """Return the folder that new models go into. Raises ConfigurationError if none is named or made."""
+    folder = models_folders(config)[0]
+    if not config.models.dir and not folder.is_dir():
+        problem = f"no model directory is named, and {folder} does not exist; name one with --models DIR or --into DIR"
+        raise config.error(f"{problem}, or with [models] dir in the configuration")
+    return folder
 
 
 def site_profiles_folder(config: Config) -> Path | None:
@@ -344,12 +415,12 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
         path = secret_path(name, table, key)
         return read_secret(path, name=name) if (table, key) in SECRETS else path.read_bytes()
     except ConfigurationError as error:
-        raise ConfigurationError(error.problem, file=config.file, table=table, key=key) from None
+        raise config.error(error.problem, table, key) from None
     except OSError as error:
         denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
         problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
-        raise ConfigurationError(problem, file=config.file, table=table, key=key) from error
+        raise config.error(problem, table, key) from error
 
 
 def _check_certificates(config: Config, security: Security) -> None:
@@ -363,7 +434,7 @@ def _check_certificates(config: Config, security: Security) -> None:
     except ConfigurationError as error:
         tls = config.tls
         files = tls.client_ca if error.key == "client_ca" else f"{tls.cert} and {tls.key}"
-        raise ConfigurationError(f"{files}: {error.problem}", file=config.file, table="tls", key=error.key) from None
+        raise config.error(f"{files}: {error.problem}", "tls", error.key) from None
 
 
 def _tokens(config: Config, name: str) -> Any:

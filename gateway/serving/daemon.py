@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
+from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
 from gateway.common.notify import Notifier, feed_watchdog
 from gateway.common.timeouts import timeout
 from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
-from gateway.serving.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
+from gateway.serving.config import Config, gateway_id, load_config, models_place, mqtt_brokers
 from gateway.serving.credentials import Credentials
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
 from gateway.serving.frontends.pools import Pools
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.serving.frontends.regions import Regions
     from gateway.serving.frontends.rest_v2.server import RestFrontend
 
-LIVE = frozenset({"models", "log", "file", "auth", "tls"})
+LIVE = frozenset({"models", "log", "file", "sources", "auth", "tls"})
 """Settings that SIGHUP applies at once; the others need a restart."""
 
 HTTP_WAITS_S = 1.0
@@ -171,8 +172,10 @@ class Daemon:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
         configure_logging(config.log)
+        if not config.fleet.store and all(release.problem for release in releases):
+            self._log.warning("no models found", folder=models_place(config), problem=NO_MODEL)
         await self._fleet.synchronise(releases)
-        self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
+        self._log.info("models in step", folder=models_place(self._config), serving=self._summary())
 
     async def _start_grpc(self, stack: AsyncExitStack) -> None:
         if not self._config.grpc_listen:

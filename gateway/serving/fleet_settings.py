@@ -131,7 +131,7 @@ async def check_startable(config: Config) -> None:
     """Check a configuration with settings of the fleet, as `config check` does. Raises ConfigurationError."""
     if not config.fleet.settings:
         problem = "this device takes no settings from its fleet"
-        raise ConfigurationError(problem, file=config.file, table="fleet", key="settings")
+        raise config.error(problem, "fleet", "settings")
     check_listeners(config, await asyncio.to_thread(read_security, config))
     await matching_profile(config)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
-from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.release import Release
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import Candidate
@@ -72,8 +71,6 @@ class Fleet:
         for release in hand:
             for remark in release.remarks:
                 _log.warning("%s %s: %s", release.name, release.version, remark)
-        if not self._settings.store and all(release.problem for release in hand):
-            _log.warning("no models found: the model directory %s", NO_MODEL)
         async with self._changing:
             self._hand = hand
             await self._read()

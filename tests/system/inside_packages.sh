@@ -38,6 +38,10 @@ seconds ready
 edge-gateway infer meter-reader --npz $golden --url 127.0.0.1:8000 --output json > infer
 seconds answered
 systemctl is-active edge-gateway > active
+stat -c '%U:%G %a' /var/lib/edge-gateway /var/lib/edge-gateway/models > folders
+head -1 /var/lib/edge-gateway/models/README.md > readme
+ls /etc/edge-gateway/conf.d /usr/share/edge-gateway/edge-gateway-reference.toml > settings
+edge-gateway setup --yes --dry-run > setup
 edge-gateway --version > version.before
 edge-gateway doctor > runtimes.before
 shows MainPID > pid.before

@@ -53,6 +53,13 @@ def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str
     assert seen["agent"] == "inactive\n", "it does nothing before the device joins a fleet"
 
 
+def test_the_folders_of_models_and_settings_are_there(seen: dict[str, str]) -> None:
+    assert seen["folders"] == "edge-gateway:edge-gateway 751\nedge-gateway:edge-gateway 2755\n"
+    assert seen["readme"] == "# Models of this device\n"
+    assert seen["settings"] == "/usr/share/edge-gateway/edge-gateway-reference.toml\n\n/etc/edge-gateway/conf.d:\n"
+    assert "MemoryMax=" in seen["setup"]
+
+
 def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str]) -> None:
     assert "✗ runtime openvino" in seen["runtimes.before"]
     assert "✓ runtime openvino" in seen["runtimes.after"]

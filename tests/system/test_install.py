@@ -52,13 +52,16 @@ def test_what_lands_where() -> None:
         "usr/local/lib/systemd/system/edge-software.service",
         "usr/local/lib/systemd/system/edge-software.socket",
         "usr/local/lib/sysusers.d/edge-gateway.conf",
+        "usr/local/lib/tmpfiles.d/edge-gateway.conf",
         "usr/local/lib/udev/rules.d/40-edge-gateway.rules",
         "usr/local/share/doc/edge-gateway/README.md",
         "usr/local/share/edge-gateway/device_profiles",
         "usr/local/share/edge-gateway/edge-agent.toml",
+        "usr/local/share/edge-gateway/edge-gateway-reference.toml",
         "usr/local/share/edge-gateway/edge-gateway.toml",
         "usr/local/share/edge-gateway/edge-software.toml",
         "usr/local/share/edge-gateway/models",
+        "usr/local/share/edge-gateway/models.md",
     }
 
 

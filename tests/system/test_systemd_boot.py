@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def test_its_user_is_in_the_accelerators_groups(seen: dict[str, str]) -> None:
 
 
 def test_its_folders_and_socket_are_its_own(seen: dict[str, str]) -> None:
-    assert seen["state"].strip() == "edge-gateway:edge-gateway 750"
+    assert seen["state"].strip() == "edge-gateway:edge-gateway 751"
     assert seen["socket"].strip() == "edge-gateway:edge-gateway 660 socket"
 
 
@@ -103,6 +104,24 @@ def test_a_camera_s_shared_memory_is_read_and_written_under_the_hardening(seen: 
 def test_a_stop_leaves_the_camera_its_segment(seen: dict[str, str]) -> None:
     """RemoveIPC=yes would remove what belongs to the unit's group, which is the agent's as well."""
     assert seen["shared.left"].strip() == "games:edge-gateway 660 512"
+
+
+def test_setup_writes_settings_that_are_in_force_after_its_restart(seen: dict[str, str]) -> None:
+    assert seen["setup.rc"].strip() == "0", seen["errors"]
+    report, check = json.loads(seen["setup"]), json.loads(seen["setup.check"])
+    assert [entry["file"] for entry in report["files"]] == [
+        "/etc/edge-gateway/tokens",
+        "/etc/edge-gateway/conf.d/50-setup.toml",
+        "/etc/systemd/system/edge-gateway.service.d/50-memory.conf",
+    ]
+    assert {line.rpartition(" ")[0] for line in seen["setup.files"].splitlines()} == {"root:edge-gateway 640"}
+    assert (report["restarted"], check["ok"]) == (True, True), check
+    limits = re.findall(r"^Memory(High|Max)=(\d+)M$", report["files"][2]["text"], re.MULTILINE)
+    assert seen["setup.memory"].splitlines() == [f"Memory{name}={int(mib) * 1024 * 1024}" for name, mib in limits]
+    assert len(limits) == 2
+    served = json.loads(seen["setup.models"])["models"]
+    assert {line["name"] for line in served} == {"mine", "door-reader"}, "the examples are off, the fleet's model is not"
+    assert {line["state"] for line in served} == {"READY"}
 
 
 @pytest.mark.parametrize("model", MODELS)

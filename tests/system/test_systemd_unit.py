@@ -136,6 +136,35 @@ def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
     }
 
 
+def test_its_folders_can_be_made_and_a_model_that_root_copies_there_belongs_to_its_group(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    tmp_path.chmod(0o755)
+    run("systemd-sysusers", f"--root={tmp_path}", installed() / "usr/local/lib/sysusers.d/edge-gateway.conf")
+    for _ in "at the installation", "at a boot":
+        run(
+            "systemd-tmpfiles",
+            "--create",
+            f"--root={tmp_path}",
+            installed() / "usr/local/lib/tmpfiles.d/edge-gateway.conf",
+        )
+    _, uid, gid = re.findall(
+        r"^(edge-gateway):[^:]*:(\d+):(\d+):", (tmp_path / "etc/passwd").read_text(), re.MULTILINE
+    )[0]
+    models = tmp_path / "var/lib/edge-gateway/models"
+    owners = {
+        (f"{path.lstat().st_uid}", f"{path.lstat().st_gid}") for path in (models.parent, *models.parent.rglob("*"))
+    }
+    assert owners == {(uid, gid)}
+    assert (models.parent.stat().st_mode & 0o7777, models.stat().st_mode & 0o7777) == (0o751, 0o2755)
+    assert _service(SOURCE)["statedirectorymode"] == "0751", "else systemd changes it at each start"
+    assert (installed() / (models / "README.md").readlink().relative_to("/")).is_file()
+    given = tmp_path / "model"
+    given.mkdir()
+    (given / "model.onnx").touch(mode=0o640)
+    run("cp", "-r", given, models)
+    assert f"{(models / 'model').stat().st_gid} {(models / 'model/model.onnx').stat().st_gid}" == f"{gid} {gid}"
+
+
 @pytest.mark.parametrize("name", ["edge-gateway", "edge-agent"])
 def test_the_units_user_is_the_one_that_is_made(name: str) -> None:
     service = _service(SOURCE.with_name(f"{name}.service"))

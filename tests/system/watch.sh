@@ -5,8 +5,9 @@ unit=edge-gateway
 shows() { systemctl show "$unit" --value -p "$1"; }
 
 systemd-sysusers
+systemd-tmpfiles --create edge-gateway.conf
 id -nG "$unit" > groups
-sed -i 's/^#allowed = false/allowed = true/; s/^#over_tcp = false/over_tcp = true/' /etc/edge-gateway/edge-gateway.toml
+printf '[shared_memory]\nallowed = true\nover_tcp = true\n' > /etc/edge-gateway/conf.d/shared-memory.toml
 systemctl start "$unit"
 echo $? > start
 shows StatusText > status
@@ -69,6 +70,24 @@ shows Result > stop
 shows ExecMainStatus >> stop
 stat -c '%U:%G %a %s' /dev/shm/camera > shared.left
 journalctl --no-pager -o cat -u "$unit" > journal
+
+# A model that root copies with a strict umask, and the usual settings; both in force after a restart.
+mine=/var/lib/edge-gateway/models/mine
+(umask 027 && mkdir $mine && cp -r $models/activity/1 $mine && sed -i 's/^name = "activity"/name = "mine"/' $mine/1/manifest.toml)
+rm -f /etc/edge-gateway/tokens
+edge-gateway setup --yes --listen network --examples no --restart --json > setup
+echo $? > setup.rc
+stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
+for _ in $(seq 300); do
+    edge-gateway models --json > setup.models
+    [ "$(grep -c '"READY"' setup.models)" = 2 ] && break
+    sleep 0.2
+done
+systemctl show "$unit" -p MemoryHigh -p MemoryMax > setup.memory
+edge-gateway config check --json > setup.check
+systemctl stop "$unit"
+rm -r $mine /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens "/etc/systemd/system/$unit.service.d"
+systemctl daemon-reload
 
 # A state folder that takes nothing, for reasons that no permission overrides: read-only, then full.
 unwritable() {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, suggest
 from gateway.common.domain.python310 import tomllib
 
 NUMBER_LIMIT = 1e300
@@ -19,8 +21,77 @@ The time of tomllib grows with their square: a key that fills 1 MiB would take h
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{KEY_PARTS_LIMIT}}}")
 
+_HEADER = re.compile(r"\s*(\[\[?)([\w.\"' -]+)\]\]?\s*(?:#.*)?$")
+_STATEMENT = re.compile(r"""\s*(["'\w.-]+)\s*=""")
+_SECRET = re.compile(r"""(?i)(://)[^/@\s]*(?=@)|((?:password|secret|token)["']?\s*[=:]\s*).*""")
+"""Values that an excerpt leaves out: the name and password of a URL, and settings of that name."""
+
 _EXAMPLE = datetime(2031, 5, 9, 12, tzinfo=timezone.utc)
 _REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Configuration file: its name, its text and its values."""
+
+    file: str
+    text: str
+    values: Mapping[str, Any]
+
+    def holds(self, table: str, key: str) -> bool:
+        """Return True if this file sets `key` of `table`, such as "mqtt.route[1]"."""
+        found: Any = self.values
+        for part in re.findall(r"[^.\[\]]+", f"{table}.{key}"):
+            if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+                found = found[int(part)]
+            elif isinstance(found, dict) and part in found:
+                found = found[part]
+            else:
+                return False
+        return True
+
+    def line(self, table: str, key: str) -> int | None:
+        """Return the line that sets `key` of `table`, or None: a wrong line would mislead."""
+        setting = _setting(key)
+        lines = [number for number, line in _lines(self.text) if setting.search(line)]
+        if len(lines) > 1:
+            tables = _tables(self.text)
+            lines = [number for number in lines if tables[number - 1] == table]
+        return lines[0] if len(lines) == 1 else None
+
+    def error(self, problem: str, table: str, key: str) -> ConfigurationError:
+        """Return the refusal of `key` of `table` in this file."""
+        line = self.line(table, key) if key else None
+        more = excerpt(self.text, line, key)
+        return ConfigurationError(problem, file=self.file, table=table, key=key, line=line, excerpt=more)
+
+
+def refusal(sources: Sequence[Source], problem: str, table: str = "", key: str = "") -> ConfigurationError:
+    """Return the refusal of a setting, with the last file that sets it, else its table, else the first file."""
+    lists, bracket, _ = table.partition("[")  # a list of a later file replaces the whole of earlier ones
+    for wanted in ((lists, ""),) if bracket else ((table, key), (table, "")):
+        for source in reversed(sources):
+            if any(wanted) and source.holds(*wanted):
+                return source.error(problem, table, key)
+    return sources[0].error(problem, table, key) if sources else ConfigurationError(problem, table=table, key=key)
+
+
+def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with those of `over`: tables are merged key by key, all others replace, lists included."""
+    both = {key for key in over if isinstance(over[key], dict) and isinstance(values.get(key), dict)}
+    return {**values, **over, **{key: overlaid(values[key], over[key]) for key in both}}
+
+
+def excerpt(text: str, line: int | None, key: str) -> str:
+    """Return a line of `text` with its number and, below it, a marker of `key`; "" without a line."""
+    lines = text.splitlines()
+    if line is None or not 0 < line <= len(lines):
+        return ""
+    shown = _SECRET.sub(r"\1\2…", lines[line - 1].expandtabs(1))[:160]
+    found = _setting(key).search(shown) if key else None
+    begin = shown.index(key.partition("[")[0], found.start()) if found else len(shown) - len(shown.lstrip())
+    marker = "^" * len(key.partition("[")[0] if found else shown.strip())
+    return f"{line:>5} | {shown}\n      | {' ' * begin}{marker}"
 
 
 def read_document(text: str, file: str) -> Table:
@@ -28,8 +99,8 @@ def read_document(text: str, file: str) -> Table:
     return Table(parse_toml(text, file), file=file, text=text)
 
 
-def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Parse TOML `text` to plain values; `file` is named in errors.
+def parse_toml(text: str, file: str, *, remedy: str = "join them") -> dict[str, Any]:
+    """Parse TOML `text` to plain values; `file` is named in errors, `remedy` if something is written twice.
 
     Raises ConfigurationError with the line that the TOML parser reports.
     """
@@ -42,7 +113,11 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
-        raise ConfigurationError(f"not valid TOML: {error}", file=file, line=line) from None
+        problem = ""
+        if twice := re.match(r"Cannot (declare|overwrite)", str(error)):
+            line, problem = _second(text, line, is_table=twice[1] == "declare")
+        problem = f"{problem}; {remedy}" if problem else f"not valid TOML: {error}"
+        raise ConfigurationError(problem, file=file, line=line, excerpt=excerpt(text, line, "")) from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise ConfigurationError(f"not valid TOML: {error}", file=file) from None
 
@@ -50,11 +125,21 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 class Table:
     """TOML table. Take the known keys by type, then call `finish()`, which refuses the others."""
 
-    def __init__(self, values: dict[str, Any], *, file: str, text: str = "", name: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        file: str,
+        text: str = "",
+        name: str = "",
+        sources: Sequence[Source] = (),
+    ) -> None:
+        """Read `values` of one file with its text, or of several: `sources`, of which `file` is the first."""
         self.name = name
         self.file = file
         self._values = dict(values)
-        self._text = text
+        self._asked: dict[str, None] = {}
+        self._sources = sources or (Source(file, text, values),)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -80,7 +165,7 @@ class Table:
         """Take a string. If `among` is given, the value must be one of it."""
         value: str = self._take(key, str, "a string", default)
         if among and value not in among:
-            self.refuse(key, f"must be one of {', '.join(among)}, not {_value_text(value)}")
+            self.refuse(key, f"must be one of {', '.join(among)}, not {_value_text(value)}{suggest(value, among)}")
         return value
 
     def time(self, key: str, form: str) -> datetime:
@@ -109,7 +194,7 @@ class Table:
         values = self._array(key, str, "strings", default)
         for value in values:
             if among and value not in among:
-                self.refuse(key, f"must hold only {', '.join(among)}, not {_value_text(value)}")
+                self.refuse(key, f"must hold only {', '.join(among)}, not {_value_text(value)}{suggest(value, among)}")
         return values
 
     def integers(self, key: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
@@ -134,28 +219,30 @@ class Table:
         values = self._array(key, dict, "tables", ())
         return tuple(self._child(f"{key}[{index}]", value) for index, value in enumerate(values))
 
-    def finish(self) -> None:
-        """Refuse every key that was not taken."""
+    def finish(self, known: Iterable[str] = (), elsewhere: Callable[[str], Sequence[str]] = lambda _key: ()) -> None:
+        """Refuse every key that was not taken, with the closest of those asked for and `known`.
+
+        `elsewhere` returns the tables that have a key of that name.
+        """
         for key in self._values:
-            self.refuse(key, "unknown key; remove it or correct its spelling")
+            others = " or ".join(f"[{table}]" for table in elsewhere(key))
+            remedy = f"; it is a setting of {others}" if others else suggest(key, (*self._asked, *known))
+            self.refuse(key, f"unknown key{remedy or '; remove it or correct its spelling'}")
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
-        # The line is told only if exactly one line sets the key: a wrong line would mislead. In JSON a colon follows.
-        bare = re.escape(key.partition("[")[0])
-        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
-        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
-        line = lines[0] if len(lines) == 1 else None
-        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
+        raise refusal(self._sources, problem, self.name, key)
 
     def _child(self, key: str, values: dict[str, Any]) -> Table:
         name = f"{self.name}.{key}" if self.name else key
-        return Table(values, file=self.file, text=self._text, name=name)
+        return Table(values, file=self.file, name=name, sources=self._sources)
 
     def _take(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> Any:
+        self._asked[key] = None
         if key not in self._values:
             if default is _REQUIRED:  # no line: a search could find another table's key
-                raise ConfigurationError(f"missing; it must be {what}", file=self.file, table=self.name, key=key)
+                file = refusal(self._sources, "", self.name).file
+                raise ConfigurationError(f"missing; it must be {what}", file=file, table=self.name, key=key)
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -173,6 +260,47 @@ class Table:
         if not low <= value <= high:
             self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
         return value
+
+
+def _setting(key: str) -> re.Pattern[str]:
+    """Return the form of a line that sets `key`. In JSON a colon follows."""
+    return re.compile(rf"""(?:^|[\s{{,.\["'])["']?{re.escape(key.partition("[")[0])}["']?\s*(?:=|\]|\.|:)""")
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of `text` with their numbers, without comments."""
+    return ((number, line) for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#"))
+
+
+def _tables(text: str) -> list[str]:
+    """Return the table of each line, such as "mqtt.route[1].channel[0]"; a header belongs to its own table."""
+    found, table, counts = [], "", dict[str, int]()
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            parts = [part.strip(" \"'") for part in header.group(2).split(".")]
+            name = ".".join(parts)
+            if header.group(1) == "[[":
+                counts = {known: n for known, n in counts.items() if not known.startswith(f"{name}.")}
+                counts[name] = counts.get(name, -1) + 1
+            prefixes = (".".join(parts[: n + 1]) for n in range(len(parts)))
+            ends = [f"[{counts[prefix]}]" if prefix in counts else "" for prefix in prefixes]
+            table = ".".join(part + end for part, end in zip(parts, ends, strict=True))
+        found.append(table)
+    return found
+
+
+def _second(text: str, line: int | None, *, is_table: bool) -> tuple[int | None, str]:
+    """Return the line of a table or setting that is written twice, and the problem ("": the first is not found).
+
+    The parser reports the end of the second one.
+    """
+    lines, tables, form = text.splitlines(), _tables(text), _HEADER if is_table else _STATEMENT
+    names = [found[form.groups] if (found := form.match(line)) else "" for line in lines]
+    second = next((number for number in range(line or len(lines), 0, -1) if names[number - 1]), 0)
+    wanted = names[second - 1], tables[second - 1]
+    first = next((number for number in range(1, second) if (names[number - 1], tables[number - 1]) == wanted), 0)
+    what = f"the table [{wanted[0]}]" if is_table else f"the setting {wanted[0]}"
+    return (second, f"{what} is written twice, in lines {first} and {second}") if first else (line, "")
 
 
 def _value_text(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 
 class Fault(enum.Enum):
@@ -39,12 +40,23 @@ class RequestError(Exception):
 
 
 class ConfigurationError(Exception):
-    """Refusal of an operator's input: file, table, key and line, and the remedy."""
+    """Refusal of an operator's input: file, table, key and line, and the remedy.
+
+    `excerpt`: the line of the file with a marker below the key, for people ("": it is not known).
+    """
 
     def __init__(
-        self, problem: str, *, file: str = "", table: str = "", key: str = "", line: int | None = None
+        self,
+        problem: str,
+        *,
+        file: str = "",
+        table: str = "",
+        key: str = "",
+        line: int | None = None,
+        excerpt: str = "",
     ) -> None:
         self.problem, self.file, self.table, self.key, self.line = problem, file, table, key, line
+        self.excerpt = excerpt
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
@@ -100,3 +112,12 @@ def lacks_memory(failure: str) -> bool:
 def is_temporary(failure: str) -> bool:
     """Return True if a runtime's message reports a lack of memory, or a device that is gone."""
     return lacks_memory(failure) or any(sign in failure for sign in NO_DEVICE)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return '; did you mean "x"?' with the known word that is closest, in any case; "" if none is close."""
+    from difflib import get_close_matches  # only an error needs it
+
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f'; did you mean "{by_lower[close[0]]}"?' if close else ""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gateway.common.domain.errors import suggest
 from gateway.common.domain.installation import HERE
-from gateway.common.domain.inventory import CPU, Accelerator, Inventory, Rung
+from gateway.common.domain.inventory import ACCELERATOR_KINDS, CPU, Accelerator, Inventory, Rung
 from gateway.common.domain.manifest import LEVELS, ModelManifest, Variant
 from gateway.common.domain.profile import LadderStep, Profile
 from gateway.common.domain.runtimes import RUNTIMES
@@ -253,6 +254,8 @@ def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, provider
 def _unplaced(variant: Variant, profile: Profile) -> Candidate:
     where = ", ".join(variant.accelerators)
     reason = f"profile {profile.name} has no step for {variant.runtime} {variant.precision} on {where}"
+    if unknown := [name for name in variant.accelerators if name not in {CPU, *ACCELERATOR_KINDS}]:
+        reason = f"{reason}; there is no accelerator {unknown[0]!r}{suggest(unknown[0], ACCELERATOR_KINDS)}"
     return Candidate(variant, None, None, False, reason)
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from gateway.common.domain.document import Table, read_document
@@ -31,7 +32,7 @@ def sections(config: type[Any]) -> dict[str, type[Any]]:
     return {name: typing.cast("type[Any]", kind) for name, kind in found.items() if kind is not dataclasses.MISSING}
 
 
-def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
+def read_tables(text: str, file: str, names: Mapping[str, type[Any]]) -> dict[str, Table]:
     """Return the tables of a configuration file by name, empty if one is absent; any other table is refused.
 
     Raises ConfigurationError with file and line.
@@ -39,10 +40,10 @@ def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
     return only_tables(read_document(text, file), names)
 
 
-def only_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
+def only_tables(top: Table, names: Mapping[str, type[Any]]) -> dict[str, Table]:
     """Take the tables of a document by name, as `read_tables` does. Raises ConfigurationError."""
     tables = take_tables(top, names)
-    top.finish()
+    top.finish(elsewhere=partial(_tables_with, names))
     return tables
 
 
@@ -51,10 +52,11 @@ def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
     return {name: top.table(name) or Table({}, file=top.file, name=name) for name in names}
 
 
-def read_settings(settings: type[S], table: Table) -> S:
+def read_settings(settings: type[S], table: Table, others: Mapping[str, type[Any]] | None = None) -> S:
     """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
+    `others`: the dataclasses of all tables, of which an error names the one that has an unknown key. Raises
+    ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
     hints = typing.get_type_hints(settings)
     values = {
@@ -66,11 +68,19 @@ def read_settings(settings: type[S], table: Table) -> S:
     for name in filter(left.__contains__, constants(settings) if left else ()):
         what = f"the constant {settings.__module__}.{settings.__name__}.{name} ({getattr(settings, name)!r:.80})"
         table.refuse(name, f"is not a setting but {what}; take this key out")
-    table.finish()
+    table.finish(_fields(settings), partial(_tables_with, others or {}))
     try:
         return settings(**values)
     except ConfigurationError as error:
         table.refuse(error.key, error.problem)
+
+
+def _fields(settings: type[Any]) -> set[str]:
+    return {spec.name for spec in dataclasses.fields(settings)}
+
+
+def _tables_with(tables: Mapping[str, type[Any]], key: str) -> list[str]:
+    return [name for name, kind in tables.items() if key in _fields(kind)]
 
 
 def constants(settings: type[Any]) -> Iterator[str]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gateway.common.domain.document import parse_toml
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.document import Source, parse_toml
 
 EVERY = "*"
 ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -47,16 +46,10 @@ class SettingsLayer:
     written: str
     toml: str
 
-    def over(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the tables of `local` with these settings in place of its own. Raises ConfigurationError."""
-        return merged(local, parse_toml(self.toml, self.written))
-
-    def blamed(self, error: ConfigurationError) -> ConfigurationError:
-        """Return `error` of the merged settings with this release as its file, if this release set what is wrong."""
-        table = parse_toml(self.toml, self.written).get(error.table.partition(".")[0])
-        if not isinstance(table, dict) or (error.key and "." not in error.table and error.key not in table):
-            return error
-        return ConfigurationError(error.problem, file=self.written, table=error.table, key=error.key)
+    @property
+    def source(self) -> Source:
+        """Return these settings as a configuration file. Raises ConfigurationError."""
+        return Source(self.written, self.toml, parse_toml(self.toml, self.written))
 
 
 def refused_keys(document: Mapping[str, Any], permitted: Collection[str]) -> tuple[str, ...]:

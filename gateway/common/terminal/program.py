@@ -79,7 +79,7 @@ class Program:
         except UnreachableError as error:
             return self._complain(str(error), UNREACHABLE)
         except ConfigurationError as error:
-            return self._complain(str(error), USAGE)
+            return self._complain(str(error), USAGE, error.excerpt)
         except RequestError as error:
             return self._complain(f"{error.fault.value}: {error.message}", FINDING)
         except ModuleNotFoundError as error:
@@ -137,8 +137,10 @@ class Program:
         """Return a warning for users, such as a setting that was renamed, as one line."""
         return f"{self.name}: warning: {plain(' '.join(str(message).splitlines()))}\n"
 
-    def _complain(self, message: str, code: int) -> int:
+    def _complain(self, message: str, code: int, excerpt: str = "") -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)
+        for line in excerpt.splitlines():
+            print(plain(line), file=sys.stderr)
         return code
 
 

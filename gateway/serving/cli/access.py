@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gateway.common.files.credentials import is_credential
-from gateway.serving.config import Config, models_folder, site_profiles_folder
+from gateway.serving.config import DEFAULT_FILE, Config, models_folders, more_files, site_profiles_folder
 from gateway.serving.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
 from gateway.serving.frontends.mqtt.settings.broker import table_of
 
@@ -49,7 +49,6 @@ def needs(config: Config, state: Path) -> Iterator[PathPermission]:
     tls, mqtt, site = config.tls, config.mqtt, site_profiles_folder(config)
     brokers = {"mqtt": mqtt, **{table_of(broker.name): broker for broker in mqtt.broker}}
     files = {
-        "configuration": config.file,
         "auth.tokens_file": config.auth.tokens_file,
         **{f"tls.{key}": getattr(tls, key) for key in ("cert", "key", "client_ca")},
         **{
@@ -60,9 +59,13 @@ def needs(config: Config, state: Path) -> Iterator[PathPermission]:
         **{f"{route.table}.descriptor": route.descriptor for route in mqtt.route},
         "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
     }
+    main = Path(config.file or DEFAULT_FILE)
+    yield from (PathPermission("configuration", file, READ) for file in (main, *more_files(main)))
+    yield PathPermission("configuration", main.with_name("conf.d"), READ | SEARCH)
     named = {setting: name for setting, name in files.items() if name and not is_credential(name)}
     yield from (PathPermission(setting, Path(name), READ) for setting, name in named.items())
-    yield PathPermission("models.dir", models_folder(config), READ | SEARCH, whole=True)
+    for folder in models_folders(config):
+        yield PathPermission("models.dir", folder, READ | SEARCH, whole=True)
     if site is not None:
         yield PathPermission("gateway.profiles_dir", site, READ | SEARCH, whole=True)
     if config.fleet.store:

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -25,19 +26,20 @@ from gateway.serving.assembly import matching_profile
 from gateway.serving.cli.access import denials
 from gateway.serving.cli.common import committed_settings, fitted
 from gateway.serving.cli.mqtt_choice import broker_faults
-from gateway.serving.cli.service_user import service_account
+from gateway.serving.cli.service_user import UnitAccount, service_account
 from gateway.serving.config import (
+    DEFAULT_FILE,
     Config,
     check_listeners,
     exposed_secrets,
     gateway_id,
     load_config,
-    models_folder,
     open_listeners,
     parse_config,
     read_security,
     state_folder,
 )
+from gateway.serving.domain.permissions import UserAccount
 
 NAMES_SHOWN = 5
 """Most names in one remark."""
@@ -50,24 +52,40 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
         return _check(arguments)
     layer = committed_settings()
-    config, problem = fitted(arguments, layer)
+    config = fitted(arguments, layer)[0]
     settings = effective(config)
     if arguments.json:
         print_json(settings)
     else:
-        over = f" and {layer.written} of the fleet" if layer and config.fleet.settings and not problem else ""
-        print(f"from {config.file or 'the defaults'}{over}; this device is {gateway_id(config)}\n")
+        print(f"{_files(config)}; this device is {gateway_id(config)}\n")
         rows = [
-            (table, key, _toml_value(key, value)) for table, keys in settings.items() for key, value in keys.items()
+            (table, key, _toml_value(key, value), _origin(config, table, key))
+            for table, keys in settings.items()
+            for key, value in keys.items()
         ]
-        print_table(("table", "key", "value"), rows)
+        print_table(("table", "key", "value", "from"), rows)
     return 0
+
+
+def _files(config: Config) -> str:
+    """Return the names of all files, the last of which counts."""
+    return "from " + (", then ".join(source.file for source in config.sources) or "the defaults")
+
+
+def _origin(config: Config, table: str, key: str) -> str:
+    """Return the file and line that set `key`, from the folder of the main file on; "" for a default."""
+    source = next((source for source in reversed(config.sources) if source.holds(table, key)), None)
+    if source is None:
+        return ""
+    file, line = source.file.removeprefix(f"{Path(config.file or DEFAULT_FILE).parent}/"), source.line(table, key)
+    return f"{file}:{line}" if line else file
 
 
 def effective(config: Config) -> dict[str, dict[str, Any]]:
     """Return every setting by table and key, as plain values."""
     tables = dataclasses.asdict(config)
     tables.pop("file")
+    tables.pop("sources")
     listens = {name: [str(address) for address in getattr(config, f"{name}_listen")] for name in ("grpc", "http")}
     for name, listen in listens.items():
         tables[name] = {"listen": listen, **tables[name]}
@@ -85,33 +103,48 @@ def _toml_value(key: str, value: Any) -> str:
 def _check(arguments: argparse.Namespace) -> int:
     name = arguments.file or arguments.config
     account, unit = service_account(arguments.user)
-    findings, remarks, profile = [], [], None
+    findings, remarks, profile, files, excerpt = [], [], None, [], ""
     try:
         config = load_config(Path(name) if name else None, committed_settings())
-        name = name or config.file
-        state = Path(unit.state) if unit and unit.state else state_folder(None)
-        for setting, found in denials(config, account, state, unit.hidden if unit else ()):
-            findings.append(f"{setting}: {found.problem}; {found.remedy}")
-        findings += _models_absent(config)
-        security = read_security(config).at(time.time())
-        check_listeners(config, security)
+        files = [source.file for source in config.sources]
+        findings = list(findings_of(config, account, unit))
+        security = check_all(config)
         remarks = [*security_remarks(config, security), *broker_faults(config)]
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
         findings.append(str(error))
-    _print_check(arguments, Check(name, account.name, profile, findings, remarks))
+        excerpt = error.excerpt
+    name = name or (files[0] if files else "")
+    _print_check(arguments, Check(name, files, account.name, profile, findings, remarks, excerpt))
     return 1 if findings else 0
+
+
+def findings_of(config: Config, account: UserAccount, unit: UnitAccount | None) -> Iterator[str]:
+    """Yield what `account` may not use, and the finding that a named model directory is missing."""
+    state = Path(unit.state) if unit and unit.state else state_folder(None)
+    for setting, found in denials(config, account, state, unit.hidden if unit else ()):
+        yield f"{setting}: {found.problem}; {found.remedy}"
+    yield from _models_absent(config)
+
+
+def check_all(config: Config) -> Security:
+    """Check the files of secrets and the listeners; return the security in force. Raises ConfigurationError."""
+    security = read_security(config).at(time.time())
+    check_listeners(config, security)
+    return security
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """Result of the check of a file; `remarks` are recommendations."""
+    """Result of the check of a file and those of conf.d; `remarks` are recommendations."""
 
     file: str
+    files: list[str]
     user: str
     profile: Profile | None
     findings: list[str]
     remarks: list[str]
+    excerpt: str
 
 
 def security_remarks(config: Config, security: Security) -> list[str]:
@@ -139,8 +172,8 @@ def _names(names: list[str]) -> str:
 
 
 def _models_absent(config: Config) -> list[str]:
-    """Return the finding that the model directory is missing, without which the daemon does not start."""
-    folder = models_folder(config)
+    """Return the finding that the named model directory is missing, without which the daemon does not start."""
+    folder = Path(config.models.dir or "/")
     try:
         if S_ISDIR(folder.stat().st_mode):
             return []
@@ -155,10 +188,11 @@ def _print_check(arguments: argparse.Namespace, check: Check) -> None:
     profile, findings = check.profile, check.findings
     if arguments.json:
         facts = {"file": check.file, "ok": not findings, "problem": findings[0] if findings else None}
-        facts |= {"findings": findings, "remarks": check.remarks, "user": check.user}
+        facts |= {"files": check.files, "findings": findings, "remarks": check.remarks, "user": check.user}
         print_json({**facts, "profile_from": profile.origin if profile else None})
         return
-    print("\n".join(findings) or f"{check.file or 'the defaults'}: fine, for user {check.user}")
+    read = ", ".join(check.files) or "the defaults"
+    print("\n".join([*findings, *filter(None, [check.excerpt])]) or f"{read}: fine, for user {check.user}")
     for remark in check.remarks:
         print(f"recommended: {remark}")
     if profile:

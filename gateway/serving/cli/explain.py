@@ -17,7 +17,7 @@ from gateway.common.terminal.tables import mark, print_json, print_table, progre
 from gateway.serving import assembly
 from gateway.serving.cli.common import configured, root_folder, warn
 from gateway.serving.cli.running import RunningGateway, ask_running, sentences, served_json
-from gateway.serving.config import Config, models_folder, state_folder
+from gateway.serving.config import Config, models_place, state_folder
 from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.settings import SelectionSettings
 from gateway.serving.model_sources import releases_here
@@ -81,13 +81,13 @@ async def find_release(config: Config, model: str, version: str) -> Release:
         )
         raise ConfigurationError(
             f"holds no model {model!r:.120}; known are {known}; name another folder with --models",
-            file=str(models_folder(config)),
+            file=models_place(config),
         )
     found = [release for release in versions if version in {"", release.version}]
     if not found:
         known = ", ".join(release.version for release in versions)
         raise ConfigurationError(
-            f"model {model!r} has no version {version!r:.120}; known are {known}", file=str(models_folder(config))
+            f"model {model!r} has no version {version!r:.120}; known are {known}", file=models_place(config)
         )
     release = max(found, key=lambda candidate: version_order(candidate.version))
     if release.problem:

@@ -16,7 +16,7 @@ from gateway.common.terminal.tables import mark, print_json, print_remarks, prin
 from gateway.serving.cli.common import configured
 from gateway.serving.cli.models_check import check_releases, checked_json, passed, print_checked
 from gateway.serving.cli.running import ask_running, print_served
-from gateway.serving.config import Config, models_folder, state_folder
+from gateway.serving.config import Config, models_folders, models_place, state_folder
 from gateway.serving.model_sources import releases_here
 from gateway.serving.store.library import scan, scan_folder, scan_version
 from gateway.serving.store.releases import MANIFEST
@@ -75,7 +75,7 @@ def _several_models(folder: Path) -> bool:
 def _list(config: Config, why: str, *, as_json: bool) -> int:
     releases = asyncio.run(releases_here(config))
     if as_json:
-        found = {"asked": None, "why_not": why, "folder": str(models_folder(config))}
+        found = {"asked": None, "why_not": why, "folders": [str(folder) for folder in models_folders(config)]}
         print_json({**found, "models": [_release_json(release) for release in releases]})
         return _any_whole(config, releases)
     rows = [
@@ -89,7 +89,7 @@ def _list(config: Config, why: str, *, as_json: bool) -> int:
         for release in releases
     ]
     store = f", signed ones in {config.fleet.store}" if config.fleet.store else ""
-    print(f"models in {models_folder(config)}{store}; from the disk: {why}\n")
+    print(f"models in {models_place(config)}{store}; from the disk: {why}\n")
     print_table(("model", "version", "signed", "whole", "variants"), rows)
     print_remarks((one.name, one.version, one.problem or "; ".join(one.remarks)) for one in releases)
     return _any_whole(config, releases)
@@ -99,7 +99,7 @@ def _any_whole(config: Config, releases: Sequence[Release]) -> int:
     """Return 0 if a release can be served; otherwise print the problem and return 1."""
     if any(not release.problem for release in releases):
         return 0
-    print(f"edge-gateway: {models_folder(config)} {NO_MODEL}, or name another with --models", file=sys.stderr)
+    print(f"edge-gateway: {models_place(config)} {NO_MODEL}, or name another with --models", file=sys.stderr)
     return 1
 
 

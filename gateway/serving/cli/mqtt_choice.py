@@ -54,7 +54,7 @@ def select_route(config: Config, name: str, topic: str, broker: str = "") -> Mqt
         found = _takers(routes, topic, gateway_id(config))
     if len(found) != 1:
         problem = _not_one(name, topic, found if topic and found else routes)
-        raise ConfigurationError(problem, file=config.file, table="mqtt.route")
+        raise config.error(problem, "mqtt.route")
     _check_topic(config, found[0], topic)
     return found[0]
 
@@ -94,7 +94,7 @@ def _check_topic(config: Config, route: MqttRoute, topic: str) -> None:
     if topic and not _takers([route], topic, gateway_id(config)):
         topics = f"{', '.join(route.topics):.200}"
         problem = f"route {route.name!r} does not take topic {topic!r:.150}; its topics are {topics}"
-        raise ConfigurationError(problem, file=config.file, table="mqtt.route")
+        raise config.error(problem, "mqtt.route")
 
 
 def _takers(routes: Sequence[MqttRoute], topic: str, identity: str) -> list[MqttRoute]:
@@ -107,7 +107,7 @@ def _takers(routes: Sequence[MqttRoute], topic: str, identity: str) -> list[Mqtt
 def _without(config: Config, name: str, names: Sequence[str]) -> ConfigurationError:
     if not names:
         problem = "no broker is configured; set it, or use --mqtt"
-        return ConfigurationError(problem, file=config.file, table="mqtt", key="url")
+        return config.error(problem, "mqtt", "url")
     if name == DEFAULT_BROKER:
         problem = f"[mqtt] has no url; name another broker: {', '.join(names)}"
     else:

@@ -21,7 +21,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"must be 1 to 64 letters, digits, '.', '_', '@' or '-', not {arguments.name!r:.80}", table="NAME"
         )
-    token = secrets.token_urlsafe(TOKEN_BYTES)
+    token = new_token()
     line = token_line(arguments.name, token, arguments.scopes, arguments.models, arguments.expires)
     try:
         read_tokens(line, "")
@@ -33,6 +33,11 @@ def command(arguments: argparse.Namespace) -> int:
     print(f"token, for the caller; it is not shown again:\n{token}\n")
     print(f"line for [auth] tokens_file; then: sudo systemctl reload edge-gateway\n{line}")
     return 0
+
+
+def new_token() -> str:
+    """Return a new token."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def token_line(name: str, token: str, scopes: str, models: str | None, expires: str | None) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from gateway.common.domain.errors import ConfigurationError
 from gateway.common.terminal.program import OK
 from gateway.common.terminal.tables import PIPED_WIDTH, plain
 from gateway.common.timeouts import wait_for
@@ -46,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Watch until SIGINT or SIGTERM, or until `--count` tables were shown."""
     config = overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
     if not config.mqtt.route:
-        raise ConfigurationError("no route is configured, so there are no sensors", file=config.file, table="mqtt")
+        raise config.error("no route is configured, so there are no sensors", "mqtt")
     places, broker = _places(config, arguments), select_broker(config, arguments)
     poller = MetricsPoller(places, broker.name, min(max(POLL_MIN_S, arguments.every), POLL_MAX_S))
     poller.start()

@@ -32,15 +32,17 @@ NAMED = 3
 """Entries of a folder that one message names; the others are counted."""
 
 
-def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
+def scan(root: Path, settings: LibrarySettings | None = None, *, may_be_absent: bool = False) -> tuple[Release, ...]:
     """Return every model version under `root`, and every entry that is not served, by name and version.
 
-    Raises ConfigurationError if `root` cannot be read.
+    Raises ConfigurationError if `root` cannot be read, or is absent unless it `may_be_absent`.
     """
     settings = settings or LibrarySettings()
     try:
         if not root.is_dir():
             problem = "the model directory does not exist; create it or name another with --models"
+            if not root.exists() and may_be_absent:
+                return ()
             if root.exists():
                 problem = "is no folder; name the model directory with --models"
             raise ConfigurationError(problem, file=str(root))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +83,13 @@ def unreadable(error: OSError, folder: Path) -> str:
     """Return the place that could not be read, the system's message, and the remedy."""
     where = error.filename or str(folder)
     remedy = FOLDER if where == str(folder) else PLAIN
-    return f"{where}: cannot be read: {error.strerror or error}; {remedy}"
+    return f"{where}: cannot be read: {error.strerror or error}; {_permission(error, where) or remedy}"
+
+
+def _permission(error: OSError, where: str) -> str:
+    """Return the command that lets the gateway read what it is denied; "" if that is not the problem."""
+    command = f"let the gateway's user read it: sudo chmod -R a+rX {shlex.quote(where)}"
+    return command if isinstance(error, PermissionError) else ""
 
 
 def _check_names(name: str, version: str, place: Path) -> None:
@@ -115,7 +122,8 @@ def read_text(file: Path, limit_bytes: int) -> str:
         with open_plain(file) as stream:
             content = stream.read(limit_bytes + 1)
     except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}; {PLAIN}", file=str(file)) from error
+        remedy = _permission(error, str(file)) or PLAIN
+        raise ConfigurationError(f"cannot be read: {error.strerror}; {remedy}", file=str(file)) from error
     if len(content) > limit_bytes:
         raise ConfigurationError(
             f"has more than {limit_bytes} bytes, which is all that is read; shorten it", file=str(file)

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.terminal.tables import mark, print_json, print_table, progress
 from gateway.serving.cli.common import configured
-from gateway.serving.config import Config
+from gateway.serving.config import Config, own_models_folder
 from gateway.workshop.importing.collect import collect, source_folder
 from gateway.workshop.importing.imported import ImportedModel, ImportedSource, SkippedModel, check_name
 from gateway.workshop.importing.release_writer import check_names, settled, write_releases
@@ -64,9 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _model_directory(arguments: argparse.Namespace, config: Config) -> Path:
     """Return the model directory; the models that come with the gateway are left as they are."""
-    if not (arguments.into or config.models.dir):
-        raise ConfigurationError("no model directory is named; name it with --into DIR, or with [models] dir")
-    return Path(arguments.into or config.models.dir)
+    return Path(arguments.into) if arguments.into else own_models_folder(config)
 
 
 async def _collected(path: Path, config: Config) -> Documents:

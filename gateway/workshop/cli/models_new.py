@@ -19,7 +19,7 @@ from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.verdict import Signature
 from gateway.common.terminal.tables import plain, print_facts, print_json, print_table, progress
 from gateway.serving.cli.common import clean_up_on_signals, configured
-from gateway.serving.config import Config
+from gateway.serving.config import Config, own_models_folder
 from gateway.serving.store.releases import MANIFEST
 from gateway.serving.store.staging import check_absent
 from gateway.serving.tasks.catalog import TASKS
@@ -38,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the version and print what was found."""
     clean_up_on_signals()
     config = configured(arguments)
-    models = models_directory(config)
+    models = own_models_folder(config)
     wishes = _wishes(arguments, models)
     check_absent(models / wishes.name / wishes.version)
     files = asyncio.run(_read([Path(name) for name in arguments.files], config))
@@ -52,15 +52,6 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         _print(draft, created)
     return 0
-
-
-def models_directory(config: Config) -> Path:
-    """Return the model directory that is configured; the models that come with the gateway are left as they are."""
-    if not config.models.dir:
-        raise ConfigurationError(
-            "no model directory is named; name it with --models DIR, or with [models] dir in the configuration"
-        )
-    return Path(config.models.dir)
 
 
 def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:

@@ -61,7 +61,7 @@ def test_empty_settings_take_earlier_ones_away(device: Settled) -> None:
 MISFITS = {
     '[mqtt]\nurl = "mqtt://127.0.0.1:1"\n': "no policy of this device permits",
     "[fleet]\nunsigned = false\n": "no policy of this device permits",
-    "[limits]\ndrain_s = -1\n": "@settings/berlin/3: limits.drain_s",
+    "[limits]\ndrain_s = -1\n": "@settings/berlin/3:2: limits.drain_s",
     "[limits]\nno_such = 1\n": "limits.no_such",
 }
 """Settings that are refused, with the reason."""

@@ -155,6 +155,18 @@ def test_a_broken_configuration_leaves_the_old_one_in_force(gateway, text, said)
     assert index(gateway) == {("meter-reader", "1"): ("READY", "")}
 
 
+def test_files_of_conf_d_are_read_again(gateway):
+    more = gateway.config_file.with_name("conf.d") / "10-site.toml"
+    more.parent.mkdir()
+    more.write_text('[log]\nlevel = "loud"\n')
+    gateway.reload()
+    assert "conf.d/10-site.toml:2: log.level" in gateway.wait_logged("reload refused")["problem"]
+    more.write_text("[grpc]\nmax_connections = 7\n")
+    gateway.reload()
+    assert gateway.wait_logged("these settings wait for a restart")["settings"] == "grpc"
+    assert index(gateway) == {("meter-reader", "1"): ("READY", "")}
+
+
 def test_a_configuration_that_is_gone_leaves_the_old_one_in_force(gateway):
     gateway.config_file.unlink()
     gateway.reload()

@@ -1,6 +1,9 @@
 """The configuration: defaults, every table by its settings, errors with file, table, key and line."""
 
+import asyncio
 import dataclasses
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,10 @@ from hypothesis import strategies as st
 from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.rights import Grant, Rights, Scope
+from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.store.text import TEXT_LIMIT_BYTES
+from gateway.serving import config as configuration
+from gateway.serving.assembly import matching_profile, releases, releases_of
 from gateway.serving.cli.config import security_remarks
 from gateway.serving.cli.doctor import _listeners
 from gateway.serving.config import (
@@ -19,8 +25,9 @@ from gateway.serving.config import (
     exposed_secrets,
     gateway_id,
     load_config,
-    models_folder,
+    models_folders,
     open_listeners,
+    own_models_folder,
     parse_config,
     read_security,
     state_folder,
@@ -129,9 +136,9 @@ def test_a_file_that_is_none(tmp_path, name):
     ("text", "said"),
     [
         ("[tls]\ncert = 'a'\n", "edge.toml: tls: cert and key go together"),
-        ("[tls]\nclient_ca = 'a'\n", "edge.toml: tls: client_ca needs cert and key"),
-        ("[auth]\ntokens_file = '/nowhere'\n", "edge.toml: auth.tokens_file: cannot be read"),
-        ("[tls]\ncert = '/nowhere'\nkey = '/nowhere'\n", "edge.toml: tls.cert: cannot be read"),
+        ("[tls]\nclient_ca = 'a'\n", "edge.toml:2: tls.client_ca: client_ca needs cert and key"),
+        ("[auth]\ntokens_file = '/nowhere'\n", "edge.toml:2: auth.tokens_file: cannot be read"),
+        ("[tls]\ncert = '/nowhere'\nkey = '/nowhere'\n", "edge.toml:2: tls.cert: cannot be read"),
     ],
 )
 def test_security_that_cannot_be_read(text, said):
@@ -151,7 +158,9 @@ def test_secrets_that_others_may_write_are_refused(tmp_path, mode):
     (tmp_path / "tokens").write_text("bench secret\n")
     (tmp_path / "tokens").chmod(mode)
     config = parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", "c.toml")
-    with pytest.raises(ConfigurationError, match=rf"^c\.toml: auth\.tokens_file: .*run: chmod go-w {tmp_path}/tokens$"):
+    with pytest.raises(
+        ConfigurationError, match=rf"^c\.toml:2: auth\.tokens_file: .*run: chmod go-w {tmp_path}/tokens$"
+    ):
         read_security(config)
 
 
@@ -245,13 +254,55 @@ def test_the_id_is_the_configured_one_or_stable_and_not_the_machine_s():
     assert not (machine.is_file() and machine.read_text().strip() and derived in machine.read_text())
 
 
-def test_the_shipped_models_are_the_default():
-    assert sorted(
-        path.parent.parent.name for path in models_folder(parse_config("", "")).glob("*/1/manifest.toml")
-    ) == [
+def test_the_default_models_are_those_of_the_state_folder_and_the_examples():
+    mine, examples = models_folders(parse_config("", ""))
+    assert mine == Path("/var/lib/edge-gateway/models")
+    assert sorted(path.parent.parent.name for path in examples.glob("*/1/manifest.toml")) == [
         "activity",
         "meter-reader",
     ]
+    assert models_folders(parse_config("[models]\nexamples = false\n", "")) == (mine,)
+    assert models_folders(parse_config("[models]\ndir = '/srv/models'\nexamples = true\n", "")) == (
+        Path("/srv/models"),
+    )
+
+
+def test_new_models_go_to_the_first_folder_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "DEFAULT_MODELS", tmp_path / "models")
+    with pytest.raises(ConfigurationError, match="models does not exist; name one with --models DIR"):
+        own_models_folder(parse_config("", ""))
+    (tmp_path / "models").mkdir()
+    assert own_models_folder(parse_config("", "")) == tmp_path / "models"
+    assert own_models_folder(parse_config("[models]\ndir = '/srv/models'\n", "")) == Path("/srv/models")
+
+
+def served(config):
+    return [(release.name, release.version, bool(release.problem)) for release in releases(config)]
+
+
+def test_a_model_of_the_default_folder_precedes_the_example_of_its_name(tmp_path, monkeypatch):
+    mine, config = tmp_path / "models", parse_config("", "")
+    monkeypatch.setattr(configuration, "DEFAULT_MODELS", mine)
+    examples = [("activity", "1", False), ("meter-reader", "1", False)]
+    assert served(config) == examples, "an absent folder is no error"
+    mine.mkdir()
+    (mine / "README.md").write_text("put models here")
+    assert served(config) == examples, "neither is an empty one, and its README is no model"
+    shutil.copytree(models_folders(config)[1] / "meter-reader", mine / "meter-reader")
+    (mine / "meter-reader" / "1").rename(mine / "meter-reader" / "7")
+    manifest = mine / "meter-reader" / "7" / "manifest.toml"
+    manifest.write_text(manifest.read_text().replace('version = "1"', 'version = "7"', 1))
+    shutil.copytree(mine / "meter-reader", mine / "zoo")
+    manifest = mine / "zoo" / "7" / "manifest.toml"
+    manifest.write_text(manifest.read_text().replace('name = "meter-reader"', 'name = "zoo"', 1))
+    assert served(config) == [("activity", "1", False), ("meter-reader", "7", False), ("zoo", "7", False)]
+    assert [release.version for release in releases_of(config, "meter-reader")] == ["7"]
+    assert [release.version for release in releases_of(config, "activity")] == ["1"]
+    assert served(parse_config("[models]\nexamples = false", "")) == [("meter-reader", "7", False), ("zoo", "7", False)]
+    (mine / "meter-reader" / "7" / "manifest.toml").write_text("x")
+    assert ("meter-reader", "7", True) in served(config), "a refused model hides the example, so that it is noticed"
+    with pytest.raises(ConfigurationError, match="the model directory does not exist"):
+        served(parse_config(f"[models]\ndir = '{tmp_path}/absent'", ""))
 
 
 def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
@@ -264,8 +315,128 @@ def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
 def test_tokens_may_be_a_credential_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse_config('[auth]\ntokens_file = "credential:tokens"\n', "c.toml")
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    with pytest.raises(ConfigurationError, match=r"^c\.toml: auth\.tokens_file: .*LoadCredential=tokens:"):
+    with pytest.raises(ConfigurationError, match=r"^c\.toml:2: auth\.tokens_file: .*LoadCredential=tokens:"):
         read_security(config)
     (tmp_path / "tokens").write_text(f"camera {'x' * 40}\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert read_security(config).tokens is not None
+
+
+# ---- several files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a function that writes files by name, and the main one."""
+
+    def write(**texts):
+        (tmp_path / "conf.d").mkdir(exist_ok=True)
+        (tmp_path / "edge.toml").touch()
+        for name, text in texts.items():
+            file = tmp_path / "edge.toml" if name == "main" else tmp_path / "conf.d" / f"{name}.toml"
+            file.write_text(text)
+        return tmp_path / "edge.toml"
+
+    return write
+
+
+def test_files_of_conf_d_override_the_main_file_by_name_and_the_fleet_overrides_them(files):
+    main = files(
+        main="[limits]\ndrain_s = 1\nmax_batch_rows = 1\n[http]\nlisten = ['127.0.0.1:1', '127.0.0.1:2']\n",
+        b="[limits]\nmax_batch_rows = 3\nqueue_requests = 3\n",
+        a="[limits]\nmax_batch_rows = 2\nrun_limit_s = 2\n[http]\nlisten = ['127.0.0.1:3']\n",
+    )
+    layer = SettingsLayer("@settings/plant/1", "[limits]\nqueue_requests = 4\n")
+    config = load_config(main, layer)
+    limits = config.limits
+    assert (limits.drain_s, limits.run_limit_s, limits.max_batch_rows, limits.queue_requests) == (1, 2, 3, 4)
+    assert config.http_listen == (Address("127.0.0.1", 3),)
+    assert [Path(source.file).name for source in config.sources] == ["edge.toml", "a.toml", "b.toml", "1"]
+    assert load_config(main) == load_config(main)
+
+
+def test_other_files_in_conf_d_are_no_settings(files, tmp_path):
+    main, folder = files(a="[log]\nlevel = 'debug'\n"), tmp_path / "conf.d"
+    for name in ("a.toml.dpkg-old", ".b.toml.swp", ".hidden.toml", "README", "c.TOML", "~d.toml~"):
+        (folder / name).write_text("no settings")
+    (folder / "folder").mkdir()
+    assert [Path(source.file).name for source in load_config(main).sources] == ["edge.toml", "a.toml"]
+    (folder / "link.toml").symlink_to(folder / "a.toml")
+    assert len(load_config(main).sources) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_regular_file_is_refused(files, tmp_path, kind):
+    main, place = files(), tmp_path / "conf.d" / "50.toml"
+    {"folder": place.mkdir, "link": lambda: place.symlink_to("absent"), "pipe": lambda: os.mkfifo(place)}[kind]()
+    with pytest.raises(ConfigurationError, match=r"50\.toml: is no regular file; remove it"):
+        load_config(main)
+
+
+def test_conf_d_that_is_no_folder_is_refused_and_an_absent_one_is_not(tmp_path):
+    (tmp_path / "edge.toml").touch()
+    assert len(load_config(tmp_path / "edge.toml").sources) == 1
+    (tmp_path / "conf.d").touch()
+    with pytest.raises(ConfigurationError, match=r"conf\.d: cannot be read: Not a directory; use sudo, or: sudo chgrp"):
+        load_config(tmp_path / "edge.toml")
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_conf_d_counts_without_a_main_file(files, tmp_path, monkeypatch, absent):
+    main = files(a="[log]\nlevel = 'debug'\n")
+    if absent:
+        main.unlink()
+    monkeypatch.setattr(configuration, "DEFAULT_FILE", main)
+    assert load_config(None).log.level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("main", "more", "said"),
+    [
+        ("[log]\nlevel = 'info'\n", "[log]\n\nlevel = 'loud'\n", "a.toml:3: log.level: 'loud' is unknown"),
+        ("[log]\nlevel = 'loud'\n", "[log]\nformat = 'json'\n", "edge.toml:2: log.level: 'loud' is unknown"),
+        ("[tls]\ncert = 'x'\n", "[tls]\nkey = '/nowhere'\ncert = '/nowhere'\n", "a.toml:3: tls.cert: cannot be read"),
+        ("", "[[mqtt.route]]\nname = 1\n", "a.toml:2: mqtt.route[0].name: must be a string"),
+        (ROUTE, "[[mqtt.route]]\nname = 'x'\n", "a.toml: mqtt.route[0].topics: missing"),
+        ("[grpc]\nx", "", "edge.toml: not valid TOML"),
+        ("", "[grpc]\n[http]\n[grpc]\n", "written twice, in lines 1 and 3; join them, or move one to a file in conf.d"),
+        ("", "[nobody]\n", "a.toml:1: nobody: unknown key"),
+        ("", "[gateway]\nprofile = 'none'\n", None),
+    ],
+)
+def test_an_error_names_the_file_and_line_in_which_the_value_stands(files, main, more, said):
+    file = files(main=main, a=more)
+    if said is None:
+        with pytest.raises(ConfigurationError, match=r"a\.toml:2: gateway.profile: no device profile is called 'none'"):
+            asyncio.run(matching_profile(load_config(file)))
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        read_security(load_config(file))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[grpc]\nlissen = []", 'edge.toml:2: grpc.lissen: unknown key; did you mean "listen"?'),
+        ("[grpc]\nmax_conections = 1", '; did you mean "max_connections"?'),
+        ("[gprc]\nlisten = []", 'edge.toml:1: gprc: unknown key; did you mean "grpc"?'),
+        ("[http]\nmax_message_bytes = 1", "http.max_message_bytes: unknown key; it is a setting of [grpc]"),
+        ("queue_requests = 1", "edge.toml:1: queue_requests: unknown key; it is a setting of [limits]"),
+        (f"{ROUTE}topic = 'a'", 'unknown key; did you mean "topics"?'),
+        ("[log]\nzzzzzz = 1", "unknown key; remove it or correct its spelling"),
+    ],
+)
+def test_a_misspelt_setting_names_the_one_that_is_meant(text, said):
+    assert said in refused(text)
+
+
+def test_an_open_listener_names_the_file_that_sets_it(files):
+    config = load_config(files(main="[http]\nlisten = []\n", a="[http]\nlisten = ['0.0.0.0:8000']\n"))
+    with pytest.raises(
+        ConfigurationError, match=r"conf\.d/a\.toml:2: http\.listen: listening on"
+    ):
+        check_listeners(config, Security())
+    by_command = dataclasses.replace(config, http_listen=(Address("0.0.0.0", 8001),))
+    with pytest.raises(ConfigurationError, match=r"^listening on 0\.0\.0\.0:8001 would"):
+        check_listeners(by_command, Security())

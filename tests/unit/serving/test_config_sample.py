@@ -61,7 +61,7 @@ class Sample:
 
 
 GATEWAY = Sample(
-    "edge-gateway.toml",
+    "edge-gateway-reference.toml",
     gateway_config.parse_config,
     gateway_config.SECTIONS,
     {"grpc": DEFAULT_GRPC, "http": DEFAULT_HTTP},
@@ -124,6 +124,16 @@ def _written(values: dict[str, Any], table: str) -> Iterator[tuple[str, str]]:
 def test_the_sample_as_shipped_changes_nothing_else(sample: Sample) -> None:
     shipped = sample.parse(sample.shipped, "")
     assert shipped == sample.parse(sample.packaged, "")
+
+
+def test_the_main_file_is_one_screen_and_sets_no_more_than_the_reference() -> None:
+    main = dataclasses.replace(GATEWAY, name="edge-gateway.toml")
+    assert len(main.shipped.splitlines()) <= 40
+    assert parse_config(main.shipped, "") == parse_config(GATEWAY.packaged, "")
+    assert parse_config(main.uncommented, "") == parse_config(GATEWAY.packaged, ""), "what it shows are the defaults"
+    settings = [line for line in main.shipped.splitlines() if re.match("#?[a-z_]+ = ", line)]
+    assert len(settings) >= 10
+    assert all(" # " in line for line in settings)
 
 
 @every

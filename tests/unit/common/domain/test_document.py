@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.common.domain.document import Table, read_document
+from gateway.common.domain.document import Source, Table, overlaid, parse_toml, read_document
+from gateway.common.domain.document import refusal as place
 from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.examples import examples
 
@@ -129,7 +130,7 @@ def test_times_are_of_utc_and_of_one_form(form: str, example: str, microseconds:
         ("a = 1\n[[bad]]\n", 2),
         ("a = 1\n[bad.deeper]\nx = 1\n", 2),
         ("a = 1\nbad.deeper = 1\n", 2),
-        ("a = 1\n# bad = 3\nbad = 2\n", None),
+        ("a = 1\n# bad = 3\nbad = 2\n", 3),
         ("a = {bad = 1}\nbad = 2\n", None),
         ('a = "bad = 2"\nbad = 2\n', None),
         ("worse_bad = 1\nbad = 2\n", 2),
@@ -158,7 +159,8 @@ def test_an_unknown_key_deep_inside_is_named_with_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["k = ", "[a\n", "a = 1\na = 2", "k = " + "[" * 100_000, "k = " + "9" * 5000, "k = 2026-13-01", "\x00"]
+    "text",
+    ["k = ", "[a\n", "a = {b = 1, b = 2}", "k = " + "[" * 100_000, "k = " + "9" * 5000, "k = 2026-13-01", "\x00"],
 )
 def test_what_is_no_toml_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="not valid TOML"):
@@ -190,3 +192,105 @@ def test_a_key_of_many_parts_would_take_the_parser_hours(part: str, form: str) -
 @pytest.mark.parametrize("text", [f"{dotted('a', 100)} = 1", "a = '" + "1, 2.5. " * 1000 + "'", "a" * 1_000_000 + "=1"])
 def test_what_is_no_such_key_is_read_at_once(text: str) -> None:
     assert doc(text).remaining()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = 1\na = 2", "f.toml:2: the setting a is written twice, in lines 1 and 2; join them"),
+        (
+            "[a]\nx = 1\n[b]\nx = 1\n y=2\ny =[\n 3,\n 4]\n",
+            "f.toml:6: the setting y is written twice, in lines 5 and 6",
+        ),
+        ("[a]\nx = 1\n\n[b]\n[a] # again\ny = 2\n", "f.toml:5: the table [a] is written twice, in lines 1 and 5; join"),
+        ("[[r]]\n[r.t]\n[[r]]\n[r.t]\n[r.t]\n", "f.toml:5: the table [r.t] is written twice, in lines 4 and 5"),
+        ("a = {x = 1}\n[a]\ny = 1\n", "f.toml:2: not valid TOML: Cannot declare ('a',) twice"),
+        ("[a]\n[[a]]\n", "f.toml:2: not valid TOML: Cannot overwrite a value"),
+    ],
+)
+def test_what_is_written_twice_is_refused_with_both_lines(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        doc(text)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "take", "excerpt"),
+    [
+        (
+            "[grpc]\n  lissen = 3 # here\n",
+            lambda top: top.table("grpc").finish(),
+            "    2 |   lissen = 3 # here\n      |   ^^^^^^",
+        ),
+        ("x = 1\n[b]\ny=1\n[c]\ny=2\n", lambda top: top.table("c").finish(), "    5 | y=2\n      | ^"),
+        ("[[r]]\nk=1\n[[r]]\nk=2\n", lambda top: top.tables("r")[1].finish(), "    4 | k=2\n      | ^"),
+        ("url = 'mqtt://me:word@host'", lambda top: top.finish(), "    1 | url = 'mqtt://…@host'\n      | ^^^"),
+        ("my_password = 'word' # x", lambda top: top.finish(), "    1 | my_password = …\n      | ^^^^^^^^^^^"),
+    ],
+)
+def test_an_excerpt_shows_the_line_and_marks_the_key(text: str, take: object, excerpt: str) -> None:
+    assert refusal(text, take).excerpt == excerpt
+
+
+def test_the_line_that_the_parser_reports_is_shown() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        doc("[a]\nx = 1 2\n")
+    assert caught.value.excerpt == "    2 | x = 1 2\n      | ^^^^^^^"
+
+
+DOCUMENTS: st.SearchStrategy[dict[str, object]] = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), st.integers() | st.lists(st.integers(), max_size=2), max_size=3),
+    lambda inner: st.dictionaries(
+        st.sampled_from("abc"), inner | st.integers() | st.lists(inner, max_size=2), max_size=3
+    ),
+    max_leaves=8,
+)
+
+
+def leaves(values: dict[str, object], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
+    """Return everything but tables by its path; an empty table is a leaf."""
+    found: dict[tuple[str, ...], object] = {}
+    for key, value in values.items():
+        inner = leaves(value, (*path, key)) if isinstance(value, dict) else {}
+        found |= inner or {(*path, key): value}
+    return found
+
+
+@given(st.lists(DOCUMENTS, max_size=4))
+@settings(max_examples=examples(300))
+def test_files_are_merged_key_by_key_and_the_later_one_wins(files: list[dict[str, object]]) -> None:
+    merged: dict[str, object] = {}
+    for values in files:
+        merged = overlaid(merged, values)
+    found, expected = leaves(merged), dict[tuple[str, ...], object]()
+    for values in files:  # the same by paths: a leaf replaces what is at its path, below it and above it
+        for path, value in leaves(values).items():
+            if value == {} and any(known[: len(path)] == path and known != path for known in expected):
+                continue  # an empty table adds nothing to a table
+            expected = {
+                known: kept
+                for known, kept in expected.items()
+                if known[: len(path)] != path and path[: len(known)] != known
+            } | {path: value}
+    assert found == expected
+
+
+def test_a_setting_of_several_files_is_refused_where_it_stands() -> None:
+    texts = {
+        "main": "[a]\nx = 1\ny = 2\n[[r]]\nk = 1\n",
+        "more": "\n[a]\ny = 3\n",
+        "last": "[[r]]\n[[r]]\nk = 2\n[b]\n",
+    }
+    sources = [Source(file, text, parse_toml(text, file)) for file, text in texts.items()]
+    assert [str(place(sources, "no", *where)) for where in (("a", "x"), ("a", "y"), ("a", "z"), ("r[1]", "k"))] == [
+        "main:2: a.x: no",
+        "more:3: a.y: no",
+        "more: a.z: no",
+        "last:3: r[1].k: no",
+    ]
+    assert str(place(sources, "no", "r[0]", "only")) == "last: r[0].only: no", "the list of an earlier file is replaced"
+    assert [str(place(sources, "no", *where)) for where in (("b", "w"), ("c", "w"), ("", "b"))] == [
+        "last: b.w: no",
+        "main: c.w: no",
+        "last:4: b: no",
+    ]

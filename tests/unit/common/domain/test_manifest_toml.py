@@ -343,10 +343,10 @@ def test_two_of_the_same_name_are_refused() -> None:
     assert "two entries are called 'a'" in refusal(LEAST + LEAST[start:]).problem
 
 
-def test_a_key_that_stands_twice_names_no_line() -> None:
+def test_a_key_that_stands_twice_names_the_line_of_its_table() -> None:
     text = LEAST + LEAST[LEAST.index("[[variant]]") :].replace('"a"', '"b"').replace('"litert"', '"lite"')
     error = refusal(text)
-    assert (error.table, error.key, error.line) == ("variant[1]", "runtime", None)
+    assert (error.table, error.key, error.line) == ("variant[1]", "runtime", 19)
 
 
 @pytest.mark.parametrize("model", ["meter-reader", "activity"])

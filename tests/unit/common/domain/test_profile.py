@@ -87,6 +87,8 @@ def test_what_is_left_out_is_not_bounded() -> None:
         ('arch = ["aarch64"]', 'arc = ["aarch64"]', r"board\.toml:7: match\.arc: unknown key"),
         ('arch = ["aarch64"]', 'accelerators = ["gpu"]', r"match\.accelerators: must hold only intel-gpu"),
         ('accelerator = "cpu"', 'accelerator = "gpu"', r"ladder\[0\]\.accelerator: must be one of cpu, intel-gpu"),
+        ('accelerator = "cpu"', 'accelerator = "igpu"', r"not 'igpu'; did you mean \"intel-gpu\"\?"),
+        ('arch = ["aarch64"]', 'accelerators = ["igpu"]', r"not 'igpu'; did you mean \"intel-gpu\"\?"),
         ('runtime = "onnx"', 'runtime = "tensorrt"', r"ladder\[0\]\.runtime: must be one of onnx"),
         ('["int8", "fp32"]', '["int4"]', r"ladder\[0\]\.precisions: must hold only fp32"),
         ("[[ladder]]", "[ladder]", r"ladder: must be an array of tables"),

@@ -69,6 +69,8 @@ def test_the_ladder_orders_variants_on_every_accelerator() -> None:
     ]
     assert [c.eligible for c in found] == [True] * 5 + [False]
     assert found[-1].reason == "profile p has no step for litert fp32 on cpu"
+    (misspelt,) = planned(dataclasses.replace(OV8, accelerators=("igpu",)))
+    assert misspelt.reason.endswith("on igpu; there is no accelerator 'igpu'; did you mean \"intel-gpu\"?")
     assert found[0].reason == "not tried on this device yet"
 
 

@@ -106,14 +106,14 @@ def test_a_configuration_with_settings_of_the_fleet() -> None:
 @pytest.mark.parametrize(
     ("local", "fleet", "named"),
     [
-        ("", "[limits]\ndrain_s = -1\n", "@settings/berlin/3: limits.drain_s"),
-        ("", "[limits]\nnonsense = 1\n", "@settings/berlin/3: limits.nonsense"),
-        ("", "[[mqtt.route]]\nname = 1\n", "@settings/berlin/3: mqtt"),
+        ("", "[limits]\ndrain_s = -1\n", "@settings/berlin/3:2: limits.drain_s"),
+        ("", "[limits]\nnonsense = 1\n", "@settings/berlin/3:2: limits.nonsense"),
+        ("", "[[mqtt.route]]\nname = 1\n", "@settings/berlin/3:2: mqtt"),
         ("[limits]\ndrain_s = -1\n", "[limits]\nqueue_requests = 8\n", "local.toml:2: limits.drain_s"),
         (
             "[grpc]\nmax_receiving_bytes = 100_000_000\n[shares]\ncaller_percent = 90\n",
             "[shares]\ncaller_percent = 50\n",
-            "@settings/berlin/3: shares",
+            "@settings/berlin/3:2: shares",
         ),
         ("", "[limits\n", "@settings/berlin/3:"),
     ],

@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_looked_through_refuses_that_model_only(
         return listing(folder)
 
     monkeypatch.setattr(Path, "iterdir", refusing)  # tests may run as root, which no mode bits stop
-    assert problem(tmp_path).startswith(f"{tmp_path / 'm'}: cannot be read: Permission denied; check that it is there")
+    assert problem(tmp_path).startswith(f"{tmp_path / 'm'}: cannot be read: Permission denied; let the gateway's user")
 
 
 @pytest.mark.parametrize("name", ["-m", "m m", "ü", "x" * 129])

@@ -462,3 +462,26 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
     told = found(tmp_path)
     assert told["good", "1"] == ""
     assert "Permission denied" in told["x", "model"]
+
+
+@pytest.mark.parametrize("place", ["m/1/model.onnx", "m/1/manifest.toml", "m/1", "m"])
+def test_what_the_service_may_not_read_names_the_command(tmp_path: Path, place: str) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"x")
+    if place.endswith(".toml"):
+        (tmp_path / place).write_text("schema = 1")
+    user = os.geteuid()
+    owned = [folder for folder in (tmp_path, *tmp_path.parents) if folder.stat().st_uid == user]
+    modes = {folder: folder.stat().st_mode for folder in owned}
+    for folder, mode in modes.items():
+        folder.chmod(mode | 0o055)
+    (tmp_path / place).chmod(0)
+    try:
+        os.seteuid(user or 65534)  # root may read everything
+        found = scan(tmp_path)
+    finally:
+        os.seteuid(user)
+        (tmp_path / place).chmod(0o755)
+        for folder, mode in modes.items():
+            folder.chmod(mode)
+    assert [f"sudo chmod -R a+rX {tmp_path / place}" in release.problem for release in found] == [True]

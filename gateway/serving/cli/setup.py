@@ -1,0 +1,398 @@
+"""Verb `edge-gateway setup`: ask for the usual settings, or take them from options, and write them to `conf.d`.
+
+All questions come before the first file is written. The result passes what `config check` checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
+from gateway.common.files import durable
+from gateway.common.memory import group_limit_bytes
+from gateway.common.terminal.tables import plain, print_json, print_table
+from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
+from gateway.serving.cli.config import check_all, findings_of
+from gateway.serving.cli.mqtt_choice import NamedBroker
+from gateway.serving.cli.service_user import UnitAccount, service_account
+from gateway.serving.cli.subscriber import subscribed
+from gateway.serving.cli.token import new_token, token_line
+from gateway.serving.config import (
+    DEFAULT_FILE,
+    DEFAULT_HTTP,
+    DEFAULT_MODELS,
+    Config,
+    gateway_id,
+    merge_config,
+    read_source,
+    read_sources,
+)
+from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
+
+NAME = "50-setup.toml"
+PRIVATE_MODE = 0o640
+DROP_IN = Path("/etc/systemd/system/edge-gateway.service.d/50-memory.conf")
+HEAD = "# Written by `edge-gateway setup`, which replaces this file. Write your own settings into another file here.\n"
+NETWORK = ("0.0.0.0:8000",)
+TOKEN_NAME, TOKEN_SCOPES = "first", "infer,models,metrics"
+LOOPBACK = [{"caller": "loopback", "scopes": ["admin"]}]
+"""Grant by which commands on this device need no token; without a tokens file they need none either."""
+RESERVE_SHARE, RESERVE_BYTES = 0.1, 256 * MIB
+"""Memory that is left to the rest of the device: the larger of the two."""
+LEAST_BYTES = 320 * MIB
+"""Least MemoryMax=: of it 5/6 are the least `[gateway] memory_mib`."""
+PROCESS_BYTES = 256 * MIB
+"""Memory of the gateway and of one trial, without a model: 113 MiB (`make demo`), and as much again."""
+
+Values = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Setup:
+    """Answers so far: `values` are the settings to write, by table and key.
+
+    `base` is the configuration without the file that is written.
+    """
+
+    arguments: argparse.Namespace
+    unit: UnitAccount | None
+    base: Config
+    values: dict[str, dict[str, Any]]
+    token: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """True if there are questions."""
+        return not self.arguments.yes
+
+    @property
+    def is_installed(self) -> bool:
+        """True if the configuration is that of an installed unit."""
+        return self.unit is not None and self.main == DEFAULT_FILE
+
+    @property
+    def main(self) -> Path:
+        """Path of the main file."""
+        return Path(self.arguments.config or DEFAULT_FILE)
+
+    @property
+    def file(self) -> Path:
+        """Path of the file that is written."""
+        return self.main.with_name("conf.d") / NAME
+
+    def set(self, table: str, key: str, value: Any, known: Any) -> None:
+        """Set a value; leave it out if the other files (`known`) say the same."""
+        keys = self.values.setdefault(table, {})
+        keys.pop(key, None)
+        if value != known:
+            keys[key] = value
+
+    def present(self, table: str, key: str) -> Any:
+        """Return the value in force: of our file, else of the others."""
+        return self.values.get(table, {}).get(key, getattr(getattr(self.base, table), key))
+
+    def ask(self, option: str, question: str, present: str, take: Callable[[str], str]) -> None:
+        """Let `take` use the option, else the answer; ask again as long as it returns a problem.
+
+        Raises ConfigurationError for the problem of an option.
+        """
+        given = getattr(self.arguments, option)
+        while problem := take(given or (_read(question, present) if self.asks else present)):
+            if given or not self.asks:
+                raise ConfigurationError(f"nothing is written: {problem}")
+            print(plain(f"  {problem}"), file=sys.stderr)
+
+    def text(self) -> str:
+        """Return the content of that file."""
+        return HEAD + toml_text(self.values)
+
+    def config(self) -> Config:
+        """Return the configuration with the answers. Raises ConfigurationError, also if another file overrides one."""
+        mine = read_source(self.text(), str(self.file))
+        others = self.base.sources
+        split = sum(Path(source.file).parent != self.file.parent or Path(source.file).name < NAME for source in others)
+        config = merge_config([*others[:split], mine, *others[split:]], file=self.base.file)
+        for later in others[split:]:
+            for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
+                if later.holds(table, key):
+                    raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
+        return config
+
+    def check(self) -> str:
+        """Return what `config check` would find first, or ""."""
+        try:
+            config = self.config()
+            account, unit = service_account(None)
+            if finding := next(findings_of(config, account, unit), ""):
+                return finding
+            if self.token:  # the file is written later
+                config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
+            check_all(config)
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Ask, check, write, and print what was done. Raises ConfigurationError for an option that is wrong."""
+    setup = _begin(arguments)
+    for question in (_callers, _broker, _models):
+        question(setup)
+    files = _files(setup)
+    restart = arguments.restart and not arguments.dry_run
+    if not arguments.dry_run:
+        restart = restart or (setup.asks and setup.is_installed and _yes("Restart the service now", "yes"))
+        _write(setup, files)
+        if restart or DROP_IN in files:
+            _systemctl("daemon-reload")
+        if restart:
+            _systemctl("restart", "edge-gateway")
+    _print(setup, files, restarted=restart)
+    return 0
+
+
+def toml_text(values: Values) -> str:
+    """Return tables of plain values as TOML. Lists of tables are in their inline form."""
+    texts = ((table, "".join(f"{key} = {_toml(value)}\n" for key, value in values[table].items())) for table in values)
+    return "".join(f"\n[{table}]\n{lines}" for table, lines in texts if lines)
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML: as JSON, but for tables and DEL."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def memory_limits(memory_bytes: int, wanted_bytes: int) -> tuple[int, int]:
+    """Return MemoryHigh= and MemoryMax= of the service in MiB.
+
+    `wanted_bytes`: the profile's budget of a model (0: none). MemoryMax= leaves a part of the device's memory to the
+    rest of it. MemoryHigh=, above which the kernel reclaims and slows down, is the bound of the gateway's own data (5/6
+    of MemoryMax=), or what the largest model needs.
+    """
+    most = max(memory_bytes - max(int(RESERVE_SHARE * memory_bytes), RESERVE_BYTES), LEAST_BYTES)
+    high = max(int(GROUP_SHARE * most), min(wanted_bytes + PROCESS_BYTES, most) if wanted_bytes else 0)
+    return high // MIB, most // MIB
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def _begin(arguments: argparse.Namespace) -> Setup:
+    """Read what is set. Raises ConfigurationError without a terminal to ask at, or if nothing may be written."""
+    if not arguments.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError("there is no terminal to ask at; use --yes with options: edge-gateway setup --help")
+    path = Path(arguments.config) if arguments.config else None
+    sources = read_sources(path)
+    setup = Setup(arguments, service_account(None)[1], Config(), {})
+    setup.base = merge_config([source for source in sources if source.file != str(setup.file)], file=str(setup.main))
+    folder = next(place for place in (setup.file.parent, *setup.file.parent.absolute().parents) if place.exists())
+    if not arguments.dry_run and not (os.access(folder, os.W_OK) and (os.geteuid() == 0 or not setup.is_installed)):
+        again = shlex.join(["sudo", "edge-gateway", *sys.argv[1:]])
+        raise ConfigurationError(f"{folder} belongs to root; run: {again}")
+    if mine := next((source for source in sources if source.file == str(setup.file)), None):
+        setup.values = {table: dict(keys) for table, keys in mine.values.items()}
+        with contextlib.suppress(ConfigurationError):
+            setup.config()
+            return setup
+        setup.values = {}  # what was written once is wrong now: ask again
+    return setup
+
+
+def _callers(setup: Setup) -> None:
+    base, tokens = setup.base, setup.main.with_name("tokens")
+    was_open = any(not address.private for address in setup.config().http_listen)
+
+    def take(text: str) -> str:
+        if text not in {"device", "network"}:
+            return "answer device or network"
+        if (text == "network") != was_open:
+            known = [str(address) for address in base.http_listen]
+            setup.set("http", "listen", list(NETWORK if text == "network" else DEFAULT_HTTP), known)
+        needs = text == "network" and not (base.auth.tokens_file or base.tls.client_ca)
+        setup.set("auth", "tokens_file", str(tokens) if needs else "", "")
+        setup.set("auth", "grant", LOOPBACK if needs and not base.auth.grant else [], [])
+        setup.token = new_token() if needs and not tokens.exists() else ""
+        return setup.check()
+
+    question = "Callers over HTTP: device (programs on it) or network (with a token)"
+    setup.ask("listen", question, "network" if was_open else "device", take)
+
+
+def _broker(setup: Setup) -> None:
+    def take(text: str) -> str:
+        setup.set("mqtt", "url", "" if text == "off" else text, setup.base.mqtt.url)
+        if text == "off":
+            for key in ("username", "password_file"):
+                setup.values["mqtt"].pop(key, None)
+            return setup.check()
+        name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
+        if name != "none" or setup.arguments.mqtt_password_file:
+            usual = str(setup.main.with_name("mqtt-password"))
+            _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
+        return setup.check() or _connected(setup)
+
+    question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
+    setup.ask("mqtt", question, setup.present("mqtt", "url") or "off", take)
+
+
+def _credential(setup: Setup, key: str, question: str, default: str) -> str:
+    """Set user name or password file: by the option, as answered, or as it is. Return it; "none": not set."""
+    present, given = setup.present("mqtt", key), getattr(setup.arguments, f"mqtt_{key}")
+    found = str(given or (_read(question, present or default) if setup.asks else present or "none"))
+    setup.set("mqtt", key, "" if found == "none" else found, getattr(setup.base.mqtt, key) or "")
+    return found
+
+
+def _connected(setup: Setup) -> str:
+    """Connect to a broker that was named now. Return the problem, unless the answer is to keep the broker, or ""."""
+    options = setup.arguments
+    if options.no_check or options.dry_run or not (setup.asks or options.mqtt):
+        return ""
+    try:
+        asyncio.run(_connect(setup.config()))
+    except UnreachableError as error:
+        if not setup.asks:
+            return f"{error.problem}; correct it, or leave out the test: --no-check"
+        print(plain(f"  {error.problem}"), file=sys.stderr)
+        return "" if _yes("Keep this broker all the same", "no") else "then name it again"
+    except ConfigurationError as error:  # a file that cannot be read
+        return str(error)
+    return ""
+
+
+def _models(setup: Setup) -> None:
+    def folder(text: str) -> str:
+        if not text.startswith("/"):
+            return "name the folder by its absolute path"
+        setup.set("models", "dir", "" if text == str(DEFAULT_MODELS) else text, setup.base.models.dir)
+        return setup.check()
+
+    def examples(text: str) -> str:
+        if text not in {"yes", "no"}:
+            return "answer yes or no"
+        setup.set("models", "examples", text == "yes", setup.base.models.examples)
+        return setup.check()
+
+    setup.ask("models", "Folder of your models", setup.present("models", "dir") or str(DEFAULT_MODELS), folder)
+    if not setup.present("models", "dir"):
+        present = "yes" if setup.present("models", "examples") else "no"
+        setup.ask("examples", "Serve the two examples too (yes, no)", present, examples)
+
+
+def _read(question: str, default: str) -> str:
+    """Return the answer, or the default for an empty line. The end of the input is an interrupt: nothing is written."""
+    print(plain(f"{question} [{default}]: "), end="", file=sys.stderr, flush=True)
+    if not (line := sys.stdin.readline()):
+        raise KeyboardInterrupt
+    return line.strip() or default
+
+
+def _yes(question: str, default: str) -> bool:
+    return _read(f"{question} (yes, no)", default).lower() in {"y", "yes"}
+
+
+async def _connect(config: Config) -> None:
+    """Connect once as the gateway would. Raises ConfigurationError, UnreachableError."""
+    broker = NamedBroker(DEFAULT_BROKER, config.mqtt)
+    logging.disable(logging.WARNING)  # the error says the same
+    try:
+        async with subscribed(broker, "setup", f"{gateway_id(config)}-setup", [], lambda _message: None):
+            pass
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
+    """Return the files to write: their text, mode, and what they hold."""
+    found: dict[Path, tuple[str, int, str]] = {}
+    if setup.token:
+        line = token_line(TOKEN_NAME, setup.token, TOKEN_SCOPES, None, None)
+        found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
+    found[setup.file] = (
+        setup.text(),
+        PRIVATE_MODE,
+        ", ".join(f"{table}.{key}" for table, keys in setup.values.items() for key in keys) or "nothing: defaults",
+    )
+    if setup.is_installed:
+        profile = asyncio.run(matching_profile(setup.config()))
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        high, most = memory_limits(
+            min(memory, group_limit_bytes() or memory), profile.budget.memory_bytes if profile else 0
+        )
+        text = f"# Written by `edge-gateway setup`.\n[Service]\nMemoryHigh={high}M\nMemoryMax={most}M\n"
+        found[DROP_IN] = (text, 0o644, f"memory of the service: at most {most} MiB")
+    return found
+
+
+def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
+    """Write all files, each whole, owned by root and by the group of the service."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for file, (text, mode, _) in files.items():
+            durable.make_folder(file.parent, 0o755)
+            with durable.replacing(file, mode, durable.temporary(file.parent)) as staged:
+                staged.write(text.encode())
+                if setup.unit and setup.is_installed and mode == PRIVATE_MODE:
+                    shutil.chown(staged.fileno(), group=setup.unit.group or setup.unit.user)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _systemctl(*words: str) -> None:
+    """Call systemctl where systemd runs. Raises ConfigurationError if it fails."""
+    if not Path("/run/systemd/system").is_dir():
+        return
+    done = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)  # noqa: S607
+    if done.returncode:
+        problem = f"systemctl {shlex.join(words)}: {done.stderr.strip()}"
+        raise ConfigurationError(f"the settings are written, but {problem}; see: journalctl -u edge-gateway -n 20")
+
+
+def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
+    config, dry = setup.config(), setup.arguments.dry_run
+    following = [] if restarted else ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    if config.auth.tokens_file:
+        following.append(
+            f"edge-gateway token new NAME    # and its line into {config.auth.tokens_file}: one more caller"
+        )
+    following.append("edge-gateway doctor    # what is missing on this device")
+    following.append(f"sudo cp -r MODEL {config.models.dir or DEFAULT_MODELS}/    # your models")
+    risks = []
+    if any(not address.private for address in config.http_listen) and not config.tls.cert:
+        risks.append("HTTP is not encrypted: others on the network can read requests and tokens; set [tls]")
+    if setup.arguments.json:
+        written = [{"file": str(file), "what": what, "text": text} for file, (text, _, what) in files.items()]
+        print_json({"written": not dry, "files": written, "token": setup.token or None, "restarted": restarted,
+                    "risks": risks, "next": following})  # fmt: skip
+        return
+    if dry:
+        for file, (text, mode, _) in files.items():
+            print(f"==== {file}, mode {mode:04o}\n{text}")
+        return
+    print_table(("file", "what"), [(str(file), what) for file, (_, _, what) in files.items()])
+    if setup.token:
+        print(f"\ntoken for callers, which is not shown again:\n{setup.token}")
+    for risk in risks:
+        print(f"\nrisk: {risk}")
+    print("\nnext:", *following, 'cameras and sensors: docs, "How to"', sep="\n  ")

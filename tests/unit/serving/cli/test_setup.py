@@ -1,0 +1,193 @@
+"""Verb `setup`: what options write, what is refused, and that a refused answer leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli import main
+from gateway.common.domain.access import read_tokens, token_digest
+from gateway.serving.cli.setup import memory_limits, toml_text
+from gateway.serving.config import LEAST_MEMORY_MIB, load_config
+
+GIB = 1024
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "edge-gateway.toml").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs `setup --yes --json` with options and returns its report."""
+
+    def run(*options: str, code: int = 0) -> dict[str, Any]:
+        done = main(["setup", "--yes", "--json", "--config", str(folder / "edge-gateway.toml"), *options])
+        said = capsys.readouterr()
+        assert done == code, said.err
+        return json.loads(said.out) if code == 0 else {"error": said.err}
+
+    return run
+
+
+def written(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "conf.d" / "50-setup.toml").read_text())
+
+
+def left(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_without_options_the_defaults_stay(folder: Path, run: Run) -> None:
+    report = run()
+    assert written(folder) == {}
+    assert [entry["file"] for entry in report["files"]] == [f"{folder}/conf.d/50-setup.toml"]
+    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o640
+    assert left(folder) == {"edge-gateway.toml", "conf.d/50-setup.toml"}
+
+
+def test_the_network_needs_a_token_which_is_made_once(folder: Path, run: Run) -> None:
+    report = run("--listen", "network")
+    assert written(folder) == {
+        "http": {"listen": ["0.0.0.0:8000"]},
+        "auth": {"tokens_file": f"{folder}/tokens", "grant": [{"caller": "loopback", "scopes": ["admin"]}]},
+    }
+    tokens = read_tokens((folder / "tokens").read_text(), "tokens")
+    assert list(tokens.by_digest) == [token_digest(report["token"])]
+    assert (folder / "tokens").stat().st_mode & 0o777 == 0o640
+    assert len(report["risks"]) == 1
+    kept = (folder / "tokens").read_text()
+    assert run("--listen", "network")["token"] is None
+    assert (folder / "tokens").read_text() == kept
+    assert run("--listen", "device")["risks"] == []
+    assert written(folder) == {}
+
+
+def test_what_was_answered_stays_where_an_option_is_not_given(folder: Path, run: Run) -> None:
+    (folder / "mine").mkdir()
+    run("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-username", "me", "--no-check", "--models", str(folder / "mine"))
+    run("--listen", "network")
+    found = written(folder)
+    assert found["mqtt"] == {"url": "mqtt://127.0.0.1:1", "username": "me"}
+    assert found["models"] == {"dir": str(folder / "mine")}
+    run("--mqtt", "off", "--models", "/var/lib/edge-gateway/models", "--examples", "no", "--listen", "device")
+    assert written(folder) == {"models": {"examples": False}}
+    run("--examples", "yes")
+    assert written(folder) == {}
+
+
+def test_values_of_other_files_are_not_repeated_and_can_be_overridden(folder: Path, run: Run) -> None:
+    (folder / "edge-gateway.toml").write_text(
+        "[mqtt]\nurl = 'mqtt://127.0.0.1:1'\nusername = 'me'\n[models]\nexamples = false\n"
+    )
+    run()
+    assert written(folder) == {}
+    run("--mqtt", "off", "--examples", "yes")
+    assert written(folder) == {"mqtt": {"url": ""}, "models": {"examples": True}}
+    assert load_config(folder / "edge-gateway.toml").mqtt.url == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--models", "/nowhere/at/all"), "models.dir: /nowhere/at/all is no folder; create it"),
+        (("--models", "relative"), "name the folder by its absolute path"),
+        (("--mqtt", "http://127.0.0.1"), "mqtt.url: "),
+        (("--mqtt", "mqtt://me:word@127.0.0.1", "--no-check"), "mqtt.url: "),
+        (("--mqtt", "mqtt://127.0.0.1:1"), "the broker at mqtt://127.0.0.1:1 cannot be used"),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/nowhere", "--no-check"), "username: "),
+    ],
+)
+def test_a_wrong_option_leaves_nothing_behind(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
+    error = run("--listen", "network", *options, code=2)["error"]
+    assert "nothing is written: " in error
+    assert said in error
+    assert "word@" not in error
+    assert left(folder) == {"edge-gateway.toml"}
+
+
+def test_a_later_file_that_overrides_the_answer_is_named(folder: Path, run: Run) -> None:
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d" / "10-early.toml").write_text("[models]\nexamples = true\n")
+    (folder / "conf.d" / "90-late.toml").write_text("[http]\nlisten = ['127.0.0.1:9000']\n")
+    assert run("--examples", "no")["written"]
+    error = run("--listen", "network", code=2)["error"]
+    assert "conf.d/90-late.toml:2: http.listen: overrides the answer" in error
+
+
+def test_a_wrong_configuration_is_named_before_anything_is_asked(folder: Path, run: Run) -> None:
+    (folder / "edge-gateway.toml").write_text("[http]\nlissen = []\n")
+    assert "edge-gateway.toml:2: http.lissen: unknown key" in run(code=2)["error"]
+    assert left(folder) == {"edge-gateway.toml"}
+
+
+def test_an_answer_of_earlier_that_is_wrong_now_is_replaced(folder: Path, run: Run) -> None:
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d" / "50-setup.toml").write_text("[http]\nno_such = 1\n")
+    run("--examples", "no")
+    assert written(folder) == {"models": {"examples": False}}
+
+
+def test_a_dry_run_shows_the_files_and_writes_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["setup", "--yes", "--dry-run", "--examples", "no", "--config", str(folder / "edge-gateway.toml")]
+    assert main(words) == 0
+    assert f"==== {folder}/conf.d/50-setup.toml, mode 0640" in (said := capsys.readouterr().out)
+    assert "[models]\nexamples = false\n" in said
+    assert left(folder) == {"edge-gateway.toml"}
+
+
+def test_without_a_terminal_it_needs_yes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["setup", "--config", str(folder / "edge-gateway.toml")]) == 2
+    assert "use --yes with options" in capsys.readouterr().err
+
+
+def test_a_folder_of_root_names_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may write everywhere
+    monkeypatch.setattr("sys.argv", ["edge-gateway", "setup", "--yes", "--mqtt", "a b"])
+    assert main(["setup", "--yes", "--config", str(folder / "edge-gateway.toml")]) == 2
+    assert "belongs to root; run: sudo edge-gateway setup --yes --mqtt 'a b'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("memory", "budget", "high", "most"),
+    [
+        (512, 0, 266, 320),
+        (1 * GIB, 0, 640, 768),
+        (2 * GIB, 0, 1493, 1792),
+        (2 * GIB, 1 * GIB, 1493, 1792),
+        (2 * GIB, 1600, 1792, 1792),
+        (4 * GIB, 1 * GIB, 3072, 3686),
+        (64 * GIB, 0, 49152, 58982),
+    ],
+)
+def test_the_limits_of_memory_leave_room_for_the_system_and_the_largest_model(
+    memory: int, budget: int, high: int, most: int
+) -> None:
+    mib = 1024 * 1024
+    assert memory_limits(memory * mib, budget * mib) == (high, most)
+    assert most * 5 // 6 >= LEAST_MEMORY_MIB, "else the gateway has less than the least [gateway] memory_mib"
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("ab"), st.dictionaries(st.sampled_from("xyz"), TEXT | st.booleans() | st.lists(TEXT))
+    )
+)
+def test_what_is_written_is_read_back(values: dict[str, dict[str, Any]]) -> None:
+    assert tomllib.loads(toml_text(values)) == {table: keys for table, keys in values.items() if keys}
