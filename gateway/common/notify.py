@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from array import array
 from collections.abc import Callable, Mapping
 
 
@@ -40,17 +41,30 @@ class Notifier:
         stamp_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(["RELOADING=1", f"MONOTONIC_USEC={stamp_us}", *_status(status)])
 
+    def status(self, text: str) -> bool:
+        """Report what the daemon does, for people."""
+        return self._send(_status(text))
+
     def watchdog(self) -> bool:
         """Report that the daemon is alive."""
         return self._send(["WATCHDOG=1"])
 
-    def _send(self, assignments: list[str]) -> bool:
+    def store(self, name: str, descriptor: int) -> bool:
+        """Let the manager keep a descriptor, for the next process of the unit."""
+        return self._send(["FDSTORE=1", f"FDNAME={name}"], descriptor)
+
+    def unstore(self, name: str) -> bool:
+        """Let the manager close what it keeps under this name."""
+        return self._send(["FDSTOREREMOVE=1", f"FDNAME={name}"])
+
+    def _send(self, assignments: list[str], *descriptors: int) -> bool:
         if self._address is None:
             return False
         message = "\n".join(assignments).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.sendto(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._address)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+                sender.sendmsg([message], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._address)
         except OSError:
             return False
         return True

@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
 from gateway.common.notify import Notifier, feed_watchdog
 from gateway.common.timeouts import timeout
+from gateway.common.wire.kept_listeners import KEPT
 from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
@@ -29,7 +31,6 @@ from gateway.serving.observe.heap import Trimming, settle
 from gateway.serving.store.state import StateStore
 
 if TYPE_CHECKING:
-    from gateway.common.domain.access import Address
     from gateway.serving.domain.vitals import Vitals
     from gateway.serving.frontends.mqtt.frontend import MqttFrontends
     from gateway.serving.frontends.regions import Regions
@@ -78,6 +79,7 @@ class Daemon:
         if self._life.ends_in_s is not None:  # this process tries settings
             loop.call_later(self._life.ends_in_s, self._trials.end_trial)
         async with AsyncExitStack() as stack:
+            KEPT.retain(self._listeners())
             if await self._started(stack):
                 self._notify.ready(self._summary())
                 self._ready.set()
@@ -104,6 +106,16 @@ class Daemon:
             if self._reload_again:
                 self._begin_reloading()
         return self._up
+
+    def _listeners(self) -> list[tuple[str, Address]]:
+        """Return the table and the address of every listener."""
+        config = self._config
+        found = [("grpc", each) for each in config.grpc_listen] + [("http", each) for each in config.http_listen]
+        if config.control.address is not None:
+            found.append(("control", config.control.address))
+        if config.shared_memory.allowed and config.shared_memory.socket:
+            found.append(("shared_memory", Address(path=config.shared_memory.socket)))
+        return found
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.callback(feed_watchdog(self._notify, os.environ))
@@ -312,6 +324,7 @@ class Daemon:
     def _stop_for_good(self) -> None:
         """End, also during a restart."""
         self.restart = None
+        KEPT.close()
         self._stop.set()
 
     # ---- settings of the fleet ---------------------------------------------------------------------------------------

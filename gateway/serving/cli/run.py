@@ -26,9 +26,11 @@ def command(arguments: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     gc.disable()  # the daemon enables it once it has started
     from gateway.common.domain.errors import ConfigurationError
+    from gateway.common.wire.kept_listeners import KEPT
     from gateway.serving.config import state_folder
     from gateway.serving.fleet_settings import WITHOUT, begin, execute_again, is_on_trial, take_back
 
+    KEPT.inherit(os.environ)
     life = begin(state_folder(arguments.state))
     try:
         restart = _serve(arguments, life)
@@ -40,6 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
         elif life.in_force and isinstance(error, ConfigurationError):
             restart = f"{WITHOUT} {problem}"
         else:
+            KEPT.close()
             raise
     if restart is not None:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
