@@ -47,19 +47,9 @@ class KeptListeners:
             return
         for index in range(min(int(number), MOST)):
             name = names[index] if index < len(names) else ""
-            try:
-                listener = socket.socket(fileno=FIRST + index)
-                listener.set_inheritable(False)
-                listener.setblocking(False)
-                is_listener = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            except OSError:
-                is_listener = 0
-            if is_listener and name not in self._inherited:
-                self._inherited[name] = listener
-                continue
-            self._discard(name, f"descriptor {FIRST + index} is no listening socket, or its name came twice")
-            with contextlib.suppress(OSError):
-                os.close(FIRST + index)
+            given = _received(FIRST + index)
+            if given is None or self._inherited.setdefault(name, given) is not given:
+                self._discard(name, given, f"descriptor {FIRST + index} is no listening socket, or its name came twice")
 
     def retain(self, wanted: Iterable[tuple[str, Address]]) -> None:
         """Keep inherited sockets of these tables' addresses; close the others, before anything listens."""
@@ -71,8 +61,7 @@ class KeptListeners:
                     self._inherited[name] = there.pop(name)
                     break
         for name, listener in there.items():
-            self._discard(name, f"{listener.getsockname()} is not configured")
-            listener.close()
+            self._discard(name, listener, f"{listener.getsockname()} is not configured")
 
     def take(self, table: str, address: Address) -> socket.socket | None:
         """Return the inherited socket of an address, or None. The caller owns it."""
@@ -130,14 +119,32 @@ class KeptListeners:
         if address.path:
             self._paths[address.path] = False
 
-    def _discard(self, name: str, reason: str) -> None:
+    def _discard(self, name: str, listener: socket.socket | None, reason: str) -> None:
         _log.warning("inherited listener %s is closed: %s", name or "without a name", reason)
+        if listener is not None:
+            listener.close()
         if self._is_stored and self._notifier is not None:
             self._notifier.unstore(name)
 
 
 KEPT = KeptListeners()
 """Kept listeners of this process."""
+
+
+def _received(descriptor: int) -> socket.socket | None:
+    """Return a listening socket that was passed; close anything else, and return None."""
+    try:
+        given = socket.socket(fileno=descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        return None
+    given.setblocking(False)
+    given.set_inheritable(False)
+    if given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return given
+    given.close()
+    return None
 
 
 def _fits(listener: socket.socket, name: str, table: str, address: Address) -> bool:

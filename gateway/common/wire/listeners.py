@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from gateway.common.wire.connection import BoundedConnection
 
+FIRST_REQUEST_S = 0.25
+"""Time for the first request of a new connection at a stop: without it, it would be closed without an answer."""
 CLOSING_S = 1.0
 """Time for connections to send bytes already written, once their requests have ended."""
 
@@ -141,6 +143,8 @@ class Listeners:
             return config, connect
 
     async def _drain(self, state: ServerState, grace_s: float) -> None:
+        if any(each.cycle is None for each in cast("set[BoundedConnection]", state.connections)):
+            await asyncio.sleep(min(FIRST_REQUEST_S, grace_s))
         for each in list(state.connections):
             each.shutdown()
         if state.tasks:
