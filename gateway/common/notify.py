@@ -8,6 +8,13 @@ import socket
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+
+ENDS = 100
+"""Most ends of earlier processes that are kept."""
+_RESULTS = {"watchdog": "it did not answer the watchdog, ", "oom-kill": "the kernel ended it for memory, "}
 
 
 class Notifier:
@@ -92,6 +99,36 @@ async def _feed(notifier: Notifier, period_s: float) -> None:
     while True:
         notifier.watchdog()
         await asyncio.sleep(period_s)
+
+
+def failures_in_a_row(environ: Mapping[str, str]) -> str:
+    """Return how many processes of the unit failed before this one, and why the last one did; "": it ended well.
+
+    The unit's ExecStopPost= writes a line for each end: SERVICE_RESULT, EXIT_CODE and EXIT_STATUS (systemd.exec(5)).
+    """
+    file = _ends(environ)
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+        if len(lines) > ENDS:
+            file.write_text("".join(f"{line}\n" for line in lines[-ENDS:]))
+    except OSError:
+        return ""
+    row = list(takewhile(lambda line: not line.startswith("success "), reversed(lines)))
+    if not row:
+        return ""
+    result, code, status, *_ = *row[0].split(), "", "", ""
+    why = f"exit code {status}" if code == "exited" else f"signal {status}"
+    return f"start {len(row)} in a row after a failure; the last one: {_RESULTS.get(result, '')}{why}"
+
+
+def forget_failures(environ: Mapping[str, str]) -> None:
+    """Let the next failure be the first one of a row."""
+    with suppress(OSError):
+        _ends(environ).unlink()
+
+
+def _ends(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("RUNTIME_DIRECTORY", "").partition(":")[0], "ended")
 
 
 def _status(text: str) -> list[str]:

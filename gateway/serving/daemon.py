@@ -17,7 +17,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
-from gateway.common.notify import Notifier, feed_watchdog
+from gateway.common.notify import Notifier, failures_in_a_row, feed_watchdog, forget_failures
 from gateway.common.timeouts import timeout
 from gateway.common.wire.kept_listeners import KEPT
 from gateway.serving import assembly
@@ -41,6 +41,8 @@ LIVE = frozenset({"models", "log", "file", "auth", "tls"})
 
 HTTP_WAITS_S = 1.0
 """Time that HTTP waits for the models to be loaded. With kept verdicts they take a tenth of that."""
+STABLE_S = 600.0
+"""Time of service after which earlier failures are forgotten."""
 
 Overrides = Callable[[Config], Config]
 """Options of the command line that override a configuration, also when SIGHUP reads it again."""
@@ -62,6 +64,7 @@ class Daemon:
         self._reload_again = False
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
+        self._failures = failures_in_a_row(os.environ)
         self._mqtt: MqttFrontends | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
@@ -70,6 +73,8 @@ class Daemon:
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
         configure_logging(self._config.log)
+        if self._failures:
+            self._log.warning("started after failures", problem=self._failures)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_for_good)
@@ -81,7 +86,8 @@ class Daemon:
         async with AsyncExitStack() as stack:
             KEPT.retain(self._listeners())
             if await self._started(stack):
-                self._notify.ready(self._summary())
+                self._notify.ready(self._status())
+                loop.call_later(STABLE_S, self._forget_failures)
                 self._ready.set()
                 settle()
                 await self._stop.wait()
@@ -320,6 +326,15 @@ class Daemon:
                 others.append(f"; {words}: {', '.join(named)}")
         return f"{sum(line.state == 'READY' for line in index)} model versions ready{''.join(others)}"
 
+    def _status(self) -> str:
+        """Return the line that `systemctl status` shows."""
+        return f"{self._summary()}{self._failures and f'; {self._failures}'}"
+
+    def _forget_failures(self) -> None:
+        self._failures = ""
+        forget_failures(os.environ)
+        self._notify.status(self._status())
+
     # ---- signals ---------------------------------------------------------------------------------------------------
     def _stop_for_good(self) -> None:
         """End, also during a restart."""
@@ -362,7 +377,7 @@ class Daemon:
                 self._log.error("reload refused; the old configuration stays in force", problem=str(error))
             except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
                 self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
-            self._notify.ready(self._summary())
+            self._notify.ready(self._status())
 
     async def _read_again(self) -> None:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""

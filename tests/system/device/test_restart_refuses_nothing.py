@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def clients(device: Settled) -> Newcomers:
 
 def sockets(pid: int) -> int:
     """Return how many sockets a process has open."""
-    return sum("socket" in os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return sum("socket" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_no_connection_is_refused(device: Settled) -> None:

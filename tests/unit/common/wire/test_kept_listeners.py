@@ -17,7 +17,7 @@ from gateway.common.wire.kept_listeners import KeptListeners
 
 TCP = Address("127.0.0.1", 0)
 EXECUTIONS = 50
-AGAIN = f"""
+AGAIN = """
 import os, sys, tempfile
 from gateway.common.domain.access import Address
 from gateway.common.wire.kept_listeners import KEPT
@@ -39,7 +39,7 @@ for each in sockets:
     each.close()
 KEPT.unlink(path)
 if left:
-    environ = {{**os.environ, **KEPT.pass_on()}}
+    environ = {**os.environ, **KEPT.pass_on()}
     os.execve(sys.executable, [sys.executable, "-c", sys.orig_argv[2], str(left - 1), path], environ)
 KEPT.close()
 print(os.path.exists(path))
