@@ -28,6 +28,7 @@ from gateway.serving.fleet_settings import Life, SettingsControl, check_startabl
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
 from gateway.serving.observe.heap import Trimming, settle
+from gateway.serving.store.folder_watch import FolderWatch
 from gateway.serving.store.state import StateStore
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Daemon:
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._reload_again = False
+        self._reload_again = self._models_again = False
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
         self._failures = failures_in_a_row(os.environ)
@@ -109,8 +110,8 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await starting
             self._up = True
-            if self._reload_again:
-                self._begin_reloading()
+            if self._reload_again or self._models_again:
+                self._begin_reading()
         return self._up
 
     def _listeners(self) -> list[tuple[str, Address]]:
@@ -131,6 +132,7 @@ class Daemon:
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
         await self._build(state)
+        stack.callback(self._watch.close)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
@@ -165,6 +167,7 @@ class Daemon:
         )
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = MarkedRepository(self._repository, store)
+        self._watch = FolderWatch(self._models_changed)
 
     async def _first_synchronisation(self) -> None:
         """Load the models, then become ready."""
@@ -181,6 +184,7 @@ class Daemon:
 
     async def _synchronise(self, config: Config) -> None:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
+        self._watch.follow([models_folder(config)])
         releases = await asyncio.to_thread(assembly.releases, config)
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
         names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
@@ -358,26 +362,51 @@ class Daemon:
         return self._overrides(load_config(Path(self._config.file) if self._config.file else None, layer))
 
     def _begin_reloading(self) -> None:
-        if self._stop.is_set():
-            return
-        if self._up and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.create_task(self._reload(), name="reload")
+        self._reload_again = True
+        self._begin_reading()
+
+    def _models_changed(self) -> None:
+        self._models_again = True
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        if self._up and not self._stop.is_set() and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.create_task(self._read_changes(), name="reload")
+
+    async def _read_changes(self) -> None:
+        """Read what has changed until nothing has: the configuration with the models, or the models alone."""
+        while self._reload_again or self._models_again:
+            if self._reload_again:
+                await self._reload()
+            else:
+                await self._reload_models()
+
+    async def _reload_models(self) -> None:
+        """Read the model directory again. If it cannot be read, what was served stays."""
+        self._models_again = False
+        self._watch.follow([models_folder(self._config)])
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+        try:
+            releases = await asyncio.to_thread(assembly.releases, self._config)
+            await self._fleet.synchronise(releases, changed_only=True)
+        except Exception as error:  # noqa: BLE001  a task's boundary: the next change is read as well
+            self._log.error("the model directory could not be read again; what was served stays", problem=str(error))
         else:
-            self._reload_again = True
+            self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
+        self._notify.status(self._status())
 
     async def _reload(self) -> None:
         """Read configuration and model directory again. Errors are logged; what was in force stays."""
-        self._reload_again = True
-        while self._reload_again:
-            self._reload_again = False
-            self._notify.reloading()
-            try:
-                await self._read_again()
-            except ConfigurationError as error:
-                self._log.error("reload refused; the old configuration stays in force", problem=str(error))
-            except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
-                self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
-            self._notify.ready(self._status())
+        self._reload_again = self._models_again = False
+        self._notify.reloading()
+        try:
+            await self._read_again()
+        except ConfigurationError as error:
+            self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+        except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
+            self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
+        self._notify.ready(self._status())
 
     async def _read_again(self) -> None:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""
