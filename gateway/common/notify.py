@@ -14,7 +14,7 @@ from pathlib import Path
 
 ENDS = 100
 """Most ends of earlier processes that are kept."""
-_RESULTS = {"watchdog": "it did not answer the watchdog, ", "oom-kill": "the kernel ended it for memory, "}
+_RESULTS = {"watchdog": "the watchdog and ", "oom-kill": "lack of memory and "}
 
 
 class Notifier:
@@ -117,8 +117,8 @@ def failures_in_a_row(environ: Mapping[str, str]) -> str:
     if not row:
         return ""
     result, code, status, *_ = *row[0].split(), "", "", ""
-    why = f"exit code {status}" if code == "exited" else f"signal {status}"
-    return f"start {len(row)} in a row after a failure; the last one: {_RESULTS.get(result, '')}{why}"
+    why = f"{_RESULTS.get(result, '')}{'exit code' if code == 'exited' else 'signal'} {status}"
+    return f"{len(row)} failure{'s' * (len(row) > 1)} in a row, the last one by {why}"
 
 
 def forget_failures(environ: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ def forget_failures(environ: Mapping[str, str]) -> None:
 
 
 def _ends(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("RUNTIME_DIRECTORY", "").partition(":")[0], "ended")
+    return Path(environ.get("RUNTIME_DIRECTORY", os.devnull).partition(":")[0], "ended")
 
 
 def _status(text: str) -> list[str]:

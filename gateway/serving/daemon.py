@@ -332,7 +332,7 @@ class Daemon:
 
     def _status(self) -> str:
         """Return the line that `systemctl status` shows."""
-        return f"{self._summary()}{self._failures and f'; {self._failures}'}"
+        return f"{self._summary()}{self._failures and f'; {self._failures}; see: journalctl -u edge-gateway'}"
 
     def _forget_failures(self) -> None:
         self._failures = ""

@@ -30,7 +30,7 @@ from gateway.serving.domain.ports import IndexEntry, Loaded, Replayed, SettingsT
 from gateway.serving.domain.vitals import Vitals
 from gateway.serving.engine.engine import Engine
 from gateway.serving.engine.loader import Loader
-from gateway.serving.engine.repository import ModelRepository
+from gateway.serving.engine.repository import NONE, ModelRepository
 from gateway.serving.frontends.control.settings import ControlServerSettings
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Fleet:
         if not self._settings.store and all(release.problem for release in hand):
             _log.warning("no models found: the model directory %s", NO_MODEL)
         async with self._changing:
-            same = [release for release in hand if changed_only and release in self._hand]
+            before = {(one.name, one.version): one for one in self._hand} if changed_only else {}
+            same = {key: one for one in hand if before.get(key := (one.name, one.version)) == one}
             self._hand = hand
             await self._read()
             await self._serve(same)
@@ -175,7 +176,7 @@ class Fleet:
                     break
         _log.info("what is committed serves now")
 
-    async def _serve(self, same: Sequence[Release] = ()) -> None:
+    async def _serve(self, same: Mapping[tuple[str, str], Release] = NONE) -> None:
         """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
         found = self._merged(self._hand)
         for problem in found.unlisted:

@@ -252,10 +252,10 @@ def test_an_address_that_is_not_configured_any_more_is_refused(seen: dict[str, s
 
 
 def test_the_status_says_why_the_gateway_failed(seen: dict[str, str]) -> None:
-    assert "start 4 in a row after a failure; the last one: signal SEGV" in seen["restarts.status"]
+    assert "4 failures in a row, the last one by signal SEGV" in seen["restarts.status"]
     assert "Fatal Python error: Segmentation fault" in seen["journal"]
     assert "signal=ABRT" in seen["restarts.waiting"]
-    assert "log.nonsense: unknown key" in seen["restarts.refused"]
+    assert "nonsense" in seen["restarts.refused"]
     assert "failure" not in seen["restarts.mended"]
 
 

@@ -92,6 +92,7 @@ shows NFileDescriptorStore > restarts.stored
 shows StatusText > restarts.status
 
 # Another address: the old one is refused, the others stay.
+grep -q '^\[http\]$' $file || echo '[http]' >> $file
 sed -i 's/^\[http\]$/&\nlisten = ["127.0.0.1:8002"]/' $file
 systemctl restart "$unit"
 curl --silent --output /dev/null http://127.0.0.1:8000/v2/health/live
@@ -109,7 +110,7 @@ systemctl status "$unit" --no-pager --lines 0 > restarts.waiting
 sed -i 's/^RestartSec=.*/RestartSec=100ms/' /etc/systemd/system/edge-gateway.service.d/watch.conf
 systemctl daemon-reload
 until [ "$(shows ActiveState)" = active ]; do sleep 0.1; done
-echo 'nonsense = 1' >> $file
+sed -i '1i nonsense = 1' $file
 systemctl restart "$unit"
 systemctl status "$unit" --no-pager --lines 0 > restarts.refused
 curl --silent --output /dev/null http://127.0.0.1:8002/v2/health/live

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import EntryIgnored, ModelRefused, ModelUndecided, Publish
@@ -33,6 +34,7 @@ from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
+NONE: Mapping[tuple[str, str], Release] = MappingProxyType({})
 LANE_S = 10.0
 """Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
 SLOW_LOADS = 4
@@ -150,12 +152,12 @@ class ModelRepository:
                     await self._retire(self._withdraw(model, version, "unloaded"))
 
     async def synchronise(
-        self, releases: Sequence[Release], *, again: bool = True, same: Sequence[Release] = ()
+        self, releases: Sequence[Release], *, again: bool = True, same: Mapping[tuple[str, str], Release] = NONE
     ) -> None:
         """Serve `releases`: load new and changed ones, retire versions that are gone.
 
-        Undecided ones are tried at once, or with `again=False` when their next attempt is due. Those of `same` that are
-        listed stay as they are.
+        Undecided ones are tried at once, or with `again=False` when their next attempt is due. Those of `same` (by name
+        and version) that are listed stay as they are.
         """
         async with self._change():
             await self._follow(releases, again=again, same=same)
@@ -256,14 +258,19 @@ class ModelRepository:
                     self.changed()
 
     async def _follow(
-        self, releases: Sequence[Release], only: str = "", *, again: bool = True, same: Sequence[Release] = ()
+        self,
+        releases: Sequence[Release],
+        only: str = "",
+        *,
+        again: bool = True,
+        same: Mapping[tuple[str, str], Release] = NONE,
     ) -> None:
         """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
         waiting = []
         for release in releases:
             entry = self._registry.entry(release.name)
             record = entry.record(release.version)
-            if release in same and record.is_listed and not record.is_loading:
+            if same.get((release.name, release.version)) == release and record.is_listed and not record.is_loading:
                 continue
             if not again and record.retry is not None and record.retry.release == release:
                 continue

@@ -56,7 +56,7 @@ class FolderWatch:
             self._loop.add_reader(self._inotify, self._read)
         # inotify does not report a mount over a folder. mountinfo has an exceptional condition then (proc(5)), and is
         # always readable, so that asyncio cannot wait for it.
-        self._mountinfo, self._mounts = Path("/proc/self/mountinfo").open("rb"), select.epoll()
+        self._mountinfo, self._mounts = os.open("/proc/self/mountinfo", os.O_CLOEXEC), select.epoll()
         self._mounts.register(self._mountinfo, select.EPOLLPRI)
         self._loop.add_reader(self._mounts.fileno(), self._mounted)
 
@@ -67,7 +67,7 @@ class FolderWatch:
                 pending.cancel()
         self._loop.remove_reader(self._mounts.fileno())
         self._mounts.close()
-        self._mountinfo.close()
+        os.close(self._mountinfo)
         if not self._lack:
             self._loop.remove_reader(self._inotify)
             os.close(self._inotify)
@@ -93,13 +93,14 @@ class FolderWatch:
 
     def _walk(self, folder: Path) -> None:
         """Watch a folder and those in it, those behind links too. Raises OSError if that is not possible."""
-        for place, inner, _ in os.walk(folder, followlinks=True):
-            inner[:] = [name for name in inner if not is_hidden(name)]
-            if not self._add(Path(place), _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE, None):
-                inner.clear()  # a link leads back
+        rest = [folder]
+        while rest:
+            if self._add(place := rest.pop(), _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE, None):
+                with suppress(OSError), os.scandir(place) as entries:  # after the watch: what is made later is an event
+                    rest += [Path(each.path) for each in entries if each.is_dir() and not is_hidden(each.name)]
 
     def _add(self, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
-        """Watch one folder; return False if all of its names are watched already."""
+        """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
         if self._lack or len(self._watched) >= MOST_FOLDERS:
             raise OSError(self._lack, os.strerror(self._lack) if self._lack else f"more than {MOST_FOLDERS} folders")
         watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(folder), mask)
@@ -147,7 +148,7 @@ class FolderWatch:
             if watch >= 0 and (folder is None or is_hidden(name) or (names is not None and name not in {"", *names})):
                 continue
             counts = True
-            if mask & _MODIFY:
+            if mask & _MODIFY and not mask & _ISDIR:  # on a folder, its time was set
                 self._written.add((watch, name))
             elif not mask & _ATTRIB:
                 self._written.discard((watch, name))
