@@ -65,7 +65,7 @@ class Notifier:
         return self._send(["FDSTOREREMOVE=1", f"FDNAME={name}"])
 
     def _send(self, assignments: list[str], *descriptors: int) -> bool:
-        if self._address is None:
+        if self._address is None or not assignments:
             return False
         message = "\n".join(assignments).encode()
         try:

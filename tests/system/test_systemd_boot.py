@@ -243,6 +243,10 @@ def test_the_listening_sockets_stay_the_same_and_are_stored_once(seen: dict[str,
     assert seen["restarts.stored"].split() == ["4", "4"]  # before and after the address of HTTP was another
 
 
+def test_a_copied_model_is_served_under_the_hardening_until_it_is_removed(seen: dict[str, str]) -> None:
+    assert seen["restarts.copied"].split() == ["1", "0"], seen["journal"][-3000:]
+
+
 def test_an_address_that_is_not_configured_any_more_is_refused(seen: dict[str, str]) -> None:
     refused = "7"  # of curl
     assert seen["restarts.moved"].split() == [refused, "0"]

@@ -91,6 +91,17 @@ listening >> restarts.listening
 shows NFileDescriptorStore > restarts.stored
 shows StatusText > restarts.status
 
+# A model that is copied is served, and one that is removed is not, without a reload.
+place=/var/lib/edge-gateway/models
+[ -d $place ] || place=$models
+serves() { edge-gateway models --json | grep -c '"copied"'; }
+install -m 644 $models/meter-reader/1/onnx-int8/model.onnx $place/copied.onnx
+for _ in $(seq 100); do [ "$(serves)" -gt 0 ] && break; sleep 0.2; done
+serves > restarts.copied
+rm $place/copied.onnx
+for _ in $(seq 100); do [ "$(serves)" = 0 ] && break; sleep 0.2; done
+serves >> restarts.copied
+
 # Another address: the old one is refused, the others stay.
 grep -q '^\[http\]$' $file || echo '[http]' >> $file
 sed -i 's/^\[http\]$/&\nlisten = ["127.0.0.1:8002"]/' $file
