@@ -182,7 +182,7 @@ class Daemon:
         self._repository.changed = self._begin_refining
         self._begin_refining()
 
-    async def _synchronise(self, config: Config) -> None:
+    async def _synchronise(self, config: Config, *, changed_only: bool = False) -> None:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
         self._watch.follow([models_folder(config)])
         releases = await asyncio.to_thread(assembly.releases, config)
@@ -193,7 +193,7 @@ class Daemon:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
         configure_logging(config.log)
-        await self._fleet.synchronise(releases)
+        await self._fleet.synchronise(releases, changed_only=changed_only)
         self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
 
     async def _start_grpc(self, stack: AsyncExitStack) -> None:
@@ -384,16 +384,12 @@ class Daemon:
     async def _reload_models(self) -> None:
         """Read the model directory again. If it cannot be read, what was served stays."""
         self._models_again = False
-        self._watch.follow([models_folder(self._config)])
         if self._loading is not None:
             await asyncio.wait({self._loading})
         try:
-            releases = await asyncio.to_thread(assembly.releases, self._config)
-            await self._fleet.synchronise(releases, changed_only=True)
+            await self._synchronise(self._config, changed_only=True)
         except Exception as error:  # noqa: BLE001  a task's boundary: the next change is read as well
             self._log.error("the model directory could not be read again; what was served stays", problem=str(error))
-        else:
-            self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
         self._notify.status(self._status())
 
     async def _reload(self) -> None:

@@ -75,24 +75,17 @@ class FolderWatch:
     def follow(self, folders: Sequence[Path]) -> bool:
         """Watch these folders as they are now; call it before they are read. Return True if the watches changed."""
         before, self._watched, self._folders = self._watched.keys(), {}, folders
-        try:
-            for path in {path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))}:
-                above = next(each for each in (*path.parents, path) if each.is_dir())
-                self._add(above, _NAMES, path.relative_to(above).parts[:1])
-            for folder in folders:
-                self._walk(folder)
-        except OSError as error:
-            self._look_instead(error)
-        else:
-            if self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+        for path in {path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))}:
+            above = next(each for each in (*path.parents, path) if each.is_dir())
+            self._add(above, _NAMES, path.relative_to(above).parts[:1])
+        for folder in folders:
+            self._walk(folder)
         for watch in before - self._watched.keys():
             self._libc.inotify_rm_watch(self._inotify, watch)
         return before != self._watched.keys()
 
     def _walk(self, folder: Path) -> None:
-        """Watch a folder and those in it, those behind links too. Raises OSError if that is not possible."""
+        """Watch a folder and those in it, those behind links too."""
         rest = [folder]
         while rest:
             if self._add(place := rest.pop(), _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE, None):
@@ -102,21 +95,22 @@ class FolderWatch:
     def _add(self, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
         """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
         if self._lack or len(self._watched) >= MOST_FOLDERS:
-            raise OSError(self._lack, os.strerror(self._lack) if self._lack else f"more than {MOST_FOLDERS} folders")
+            self._look_instead(os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders")
+            return False
         watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(folder), mask)
         if watch < 0:
-            number = ctypes.get_errno()
-            if number in {errno.ENOSPC, errno.ENOMEM}:
-                raise OSError(number, "the kernel gives no more watches")
-            return False  # it is gone again, or not readable: the scan reports that
+            if ctypes.get_errno() in {errno.ENOSPC, errno.ENOMEM}:
+                self._look_instead("the kernel gives no more watches")
+            return False  # or it is gone again, or not readable: the scan reports that
         _, known = self._watched.get(watch, (folder, set()))
         self._watched[watch] = folder, None if names is None or known is None else {*known, *names}
         return known is not None
 
-    def _look_instead(self, error: OSError) -> None:
+    def _look_instead(self, problem: str) -> None:
+        """Look at the folders from now on, too."""
         if self._looking is None:
             remedy = "raise fs.inotify.max_user_watches or max_user_instances by sysctl, or reload after a change"
-            _log.warning("changes of models are found after %g s: %s; %s", 2 * LOOK_S, error.strerror, remedy)
+            _log.warning("changes of models are found after %g s: %s; %s", 2 * LOOK_S, problem, remedy)
             self._looking = self._loop.create_task(self._look(), name="look")
 
     async def _look(self) -> None:
@@ -153,18 +147,12 @@ class FolderWatch:
             elif not mask & _ATTRIB:
                 self._written.discard((watch, name))
             if folder is not None and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
-                self._follow_new(folder / name, names)
+                if names is None:
+                    self._walk(folder / name)
+                else:  # a model directory, or a folder above it
+                    self.follow(self._folders)
         if counts:
             self._wait()
-
-    def _follow_new(self, folder: Path, names: set[str] | None) -> None:
-        if names is not None:  # a model directory, or a folder above it
-            self.follow(self._folders)
-            return
-        try:
-            self._walk(folder)
-        except OSError as error:
-            self._look_instead(error)
 
     def _wait(self) -> None:
         """Report the change when nothing has changed for a while."""
