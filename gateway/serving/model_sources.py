@@ -30,7 +30,7 @@ from gateway.serving.domain.ports import IndexEntry, Loaded, Replayed, SettingsT
 from gateway.serving.domain.vitals import Vitals
 from gateway.serving.engine.engine import Engine
 from gateway.serving.engine.loader import Loader
-from gateway.serving.engine.repository import NONE, ModelRepository
+from gateway.serving.engine.repository import ModelRepository
 from gateway.serving.frontends.control.settings import ControlServerSettings
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Fleet:
                     break
         _log.info("what is committed serves now")
 
-    async def _serve(self, same: Mapping[tuple[str, str], Release] = NONE) -> None:
+    async def _serve(self, same: Mapping[tuple[str, str], Release] | None = None) -> None:
         """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
         found = self._merged(self._hand)
         for problem in found.unlisted:

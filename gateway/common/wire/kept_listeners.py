@@ -61,7 +61,10 @@ class KeptListeners:
                     self._inherited[name] = there.pop(name)
                     break
         for name, listener in there.items():
-            self._discard(name, listener, f"{listener.getsockname()} is not configured")
+            place = listener.getsockname()
+            self._discard(name, listener, f"{place} is not configured")
+            if isinstance(place, str) and _is_own(place, name):
+                Path(place).unlink()
 
     def take(self, table: str, address: Address) -> socket.socket | None:
         """Return the inherited socket of an address, or None. The caller owns it."""
@@ -147,15 +150,23 @@ def _received(descriptor: int) -> socket.socket | None:
     return None
 
 
+def _is_own(path: str, name: str) -> bool:
+    """Return True if a path is still that of the socket that was kept under this name."""
+    try:
+        return name.endswith(f"-{Path(path).stat().st_ino}")
+    except OSError:
+        return False
+
+
 def _fits(listener: socket.socket, name: str, table: str, address: Address) -> bool:
     """Return True if a socket listens at `address`, whose port 0 is that of any socket of the same `table`."""
-    there, (of_table, _, inode) = listener.getsockname(), name.partition("-")
+    there = listener.getsockname()
+    if address.path:
+        return there == address.path and _is_own(there, name)
     try:
-        if address.path:
-            return bool(there == address.path) and str(Path(address.path).stat().st_ino) == inode
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError):  # the path is gone, or the name cannot be resolved: `listen` reports it
+    except (OSError, UnicodeError):  # the name cannot be resolved: `listen` reports it
         return False
     if listener.family != found[0] or there[0] != found[4][0]:
         return False
-    return bool(there[1] == address.port or (address.port == 0 and of_table == table))
+    return bool(there[1] == address.port or (address.port == 0 and name.startswith(f"{table}-")))

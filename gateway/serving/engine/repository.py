@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import EntryIgnored, ModelRefused, ModelUndecided, Publish
@@ -34,7 +33,6 @@ from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
-NONE: Mapping[tuple[str, str], Release] = MappingProxyType({})
 LANE_S = 10.0
 """Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
 SLOW_LOADS = 4
@@ -152,7 +150,7 @@ class ModelRepository:
                     await self._retire(self._withdraw(model, version, "unloaded"))
 
     async def synchronise(
-        self, releases: Sequence[Release], *, again: bool = True, same: Mapping[tuple[str, str], Release] = NONE
+        self, releases: Sequence[Release], *, again: bool = True, same: Mapping[tuple[str, str], Release] | None = None
     ) -> None:
         """Serve `releases`: load new and changed ones, retire versions that are gone.
 
@@ -263,14 +261,19 @@ class ModelRepository:
         only: str = "",
         *,
         again: bool = True,
-        same: Mapping[tuple[str, str], Release] = NONE,
+        same: Mapping[tuple[str, str], Release] | None = None,
     ) -> None:
         """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
         waiting = []
         for release in releases:
             entry = self._registry.entry(release.name)
             record = entry.record(release.version)
-            if same.get((release.name, release.version)) == release and record.is_listed and not record.is_loading:
+            if (
+                same
+                and same.get((release.name, release.version)) == release
+                and record.is_listed
+                and not record.is_loading
+            ):
                 continue
             if not again and record.retry is not None and record.retry.release == release:
                 continue

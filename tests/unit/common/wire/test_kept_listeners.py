@@ -118,6 +118,16 @@ def test_what_is_not_configured_is_closed_before_anything_listens(kept, monkeypa
         socket.create_connection(("127.0.0.1", port))
 
 
+def test_the_file_of_a_unix_socket_that_is_not_configured_is_removed_unless_it_is_anothers(kept, monkeypatch, tmp_path):
+    own, others = tmp_path / "own", tmp_path / "others"
+    with listener(own) as first, listener(others) as second:
+        names = (f"grpc-{own.stat().st_ino}", f"http-{own.stat().st_ino}")
+        kept.inherit(passed(monkeypatch, first.fileno(), second.fileno(), names=names))
+    kept.retain([("grpc", TCP)])
+    assert not own.exists()
+    assert others.exists()
+
+
 @pytest.mark.parametrize("environ", [{"LISTEN_PID": "1"}, {"LISTEN_FDS": "-1"}, {"LISTEN_FDS": "x"}])
 def test_what_is_passed_to_another_process_is_left_alone(kept, monkeypatch, environ):
     with listener() as made:
