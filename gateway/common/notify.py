@@ -6,7 +6,15 @@ import asyncio
 import os
 import socket
 import time
+from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+
+ENDS = 100
+"""Most ends of earlier processes that are kept."""
+_RESULTS = {"watchdog": "the watchdog and ", "oom-kill": "lack of memory and "}
 
 
 class Notifier:
@@ -40,17 +48,30 @@ class Notifier:
         stamp_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(["RELOADING=1", f"MONOTONIC_USEC={stamp_us}", *_status(status)])
 
+    def status(self, text: str) -> bool:
+        """Report what the daemon does, for people."""
+        return self._send(_status(text))
+
     def watchdog(self) -> bool:
         """Report that the daemon is alive."""
         return self._send(["WATCHDOG=1"])
 
-    def _send(self, assignments: list[str]) -> bool:
-        if self._address is None:
+    def store(self, name: str, descriptor: int) -> bool:
+        """Let the manager keep a descriptor, for the next process of the unit."""
+        return self._send(["FDSTORE=1", f"FDNAME={name}"], descriptor)
+
+    def unstore(self, name: str) -> bool:
+        """Let the manager close what it keeps under this name."""
+        return self._send(["FDSTOREREMOVE=1", f"FDNAME={name}"])
+
+    def _send(self, assignments: list[str], *descriptors: int) -> bool:
+        if self._address is None or not assignments:
             return False
         message = "\n".join(assignments).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.sendto(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._address)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+                sender.sendmsg([message], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._address)
         except OSError:
             return False
         return True
@@ -78,6 +99,36 @@ async def _feed(notifier: Notifier, period_s: float) -> None:
     while True:
         notifier.watchdog()
         await asyncio.sleep(period_s)
+
+
+def failures_in_a_row(environ: Mapping[str, str]) -> str:
+    """Return how many processes of the unit failed before this one, and why the last one did; "": it ended well.
+
+    The unit's ExecStopPost= writes a line for each end: SERVICE_RESULT, EXIT_CODE and EXIT_STATUS (systemd.exec(5)).
+    """
+    file = _ends(environ)
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+        if len(lines) > ENDS:
+            file.write_text("".join(f"{line}\n" for line in lines[-ENDS:]))
+    except OSError:
+        return ""
+    row = list(takewhile(lambda line: not line.startswith("success "), reversed(lines)))
+    if not row:
+        return ""
+    result, code, status, *_ = *row[0].split(), "", "", ""
+    why = f"{_RESULTS.get(result, '')}{'exit code' if code == 'exited' else 'signal'} {status}"
+    return f"{len(row)} failure{'s' * (len(row) > 1)} in a row, the last one by {why}"
+
+
+def forget_failures(environ: Mapping[str, str]) -> None:
+    """Let the next failure be the first one of a row."""
+    with suppress(OSError):
+        _ends(environ).unlink()
+
+
+def _ends(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("RUNTIME_DIRECTORY", os.devnull).partition(":")[0], "ended")
 
 
 def _status(text: str) -> list[str]:

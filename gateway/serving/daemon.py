@@ -12,25 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
 from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
-from gateway.common.notify import Notifier, feed_watchdog
+from gateway.common.notify import Notifier, failures_in_a_row, feed_watchdog, forget_failures
 from gateway.common.timeouts import timeout
+from gateway.common.wire.kept_listeners import KEPT
 from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
-from gateway.serving.config import Config, gateway_id, load_config, models_place, mqtt_brokers
+from gateway.serving.config import Config, gateway_id, load_config, models_folders, models_place, mqtt_brokers
 from gateway.serving.credentials import Credentials
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
 from gateway.serving.observe.heap import Trimming, settle
+from gateway.serving.store.folder_watch import FolderWatch
 from gateway.serving.store.state import StateStore
 
 if TYPE_CHECKING:
-    from gateway.common.domain.access import Address
     from gateway.serving.domain.vitals import Vitals
     from gateway.serving.frontends.mqtt.frontend import MqttFrontends
     from gateway.serving.frontends.regions import Regions
@@ -41,6 +43,8 @@ LIVE = frozenset({"models", "log", "file", "sources", "auth", "tls"})
 
 HTTP_WAITS_S = 1.0
 """Time that HTTP waits for the models to be loaded. With kept verdicts they take a tenth of that."""
+STABLE_S = 600.0
+"""Time of service after which earlier failures are forgotten."""
 
 Overrides = Callable[[Config], Config]
 """Options of the command line that override a configuration, also when SIGHUP reads it again."""
@@ -59,9 +63,10 @@ class Daemon:
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._reload_again = False
+        self._reload_again = self._models_again = False
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
+        self._failures = failures_in_a_row(os.environ)
         self._mqtt: MqttFrontends | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
@@ -70,6 +75,8 @@ class Daemon:
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
         configure_logging(self._config.log)
+        if self._failures:
+            self._log.warning("started after failures", problem=self._failures)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_for_good)
@@ -79,8 +86,10 @@ class Daemon:
         if self._life.ends_in_s is not None:  # this process tries settings
             loop.call_later(self._life.ends_in_s, self._trials.end_trial)
         async with AsyncExitStack() as stack:
+            KEPT.retain(self._listeners())
             if await self._started(stack):
-                self._notify.ready(self._summary())
+                self._notify.ready(self._status())
+                loop.call_later(STABLE_S, self._forget_failures)
                 self._ready.set()
                 settle()
                 await self._stop.wait()
@@ -102,9 +111,19 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await starting
             self._up = True
-            if self._reload_again:
-                self._begin_reloading()
+            if self._reload_again or self._models_again:
+                self._begin_reading()
         return self._up
+
+    def _listeners(self) -> list[tuple[str, Address]]:
+        """Return the table and the address of every listener."""
+        config = self._config
+        found = [("grpc", each) for each in config.grpc_listen] + [("http", each) for each in config.http_listen]
+        if config.control.address is not None:
+            found.append(("control", config.control.address))
+        if config.shared_memory.allowed and config.shared_memory.socket:
+            found.append(("shared_memory", Address(path=config.shared_memory.socket)))
+        return found
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.callback(feed_watchdog(self._notify, os.environ))
@@ -114,6 +133,7 @@ class Daemon:
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
         await self._build(state)
+        stack.callback(self._watch.close)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
@@ -148,6 +168,7 @@ class Daemon:
         )
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = MarkedRepository(self._repository, store)
+        self._watch = FolderWatch(self._models_changed)
 
     async def _first_synchronisation(self) -> None:
         """Load the models, then become ready."""
@@ -162,8 +183,9 @@ class Daemon:
         self._repository.changed = self._begin_refining
         self._begin_refining()
 
-    async def _synchronise(self, config: Config) -> None:
+    async def _synchronise(self, config: Config, *, changed_only: bool = False) -> None:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
+        self._watch.follow(models_folders(config))
         releases = await asyncio.to_thread(assembly.releases, config)
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
         names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
@@ -174,7 +196,7 @@ class Daemon:
         configure_logging(config.log)
         if not config.fleet.store and all(release.problem for release in releases):
             self._log.warning("no models found", folder=models_place(config), problem=NO_MODEL)
-        await self._fleet.synchronise(releases)
+        await self._fleet.synchronise(releases, changed_only=changed_only)
         self._log.info("models in step", folder=models_place(self._config), serving=self._summary())
 
     async def _start_grpc(self, stack: AsyncExitStack) -> None:
@@ -311,10 +333,20 @@ class Daemon:
                 others.append(f"; {words}: {', '.join(named)}")
         return f"{sum(line.state == 'READY' for line in index)} model versions ready{''.join(others)}"
 
+    def _status(self) -> str:
+        """Return the line that `systemctl status` shows."""
+        return f"{self._summary()}{self._failures and f'; {self._failures}; see: journalctl -u edge-gateway'}"
+
+    def _forget_failures(self) -> None:
+        self._failures = ""
+        forget_failures(os.environ)
+        self._notify.status(self._status())
+
     # ---- signals ---------------------------------------------------------------------------------------------------
     def _stop_for_good(self) -> None:
         """End, also during a restart."""
         self.restart = None
+        KEPT.close()
         self._stop.set()
 
     # ---- settings of the fleet ---------------------------------------------------------------------------------------
@@ -333,26 +365,47 @@ class Daemon:
         return self._overrides(load_config(Path(self._config.file) if self._config.file else None, layer))
 
     def _begin_reloading(self) -> None:
-        if self._stop.is_set():
-            return
-        if self._up and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.create_task(self._reload(), name="reload")
-        else:
-            self._reload_again = True
+        self._reload_again = True
+        self._begin_reading()
+
+    def _models_changed(self) -> None:
+        self._models_again = True
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        if self._up and not self._stop.is_set() and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.create_task(self._read_changes(), name="reload")
+
+    async def _read_changes(self) -> None:
+        """Read what has changed until nothing has: the configuration with the models, or the models alone."""
+        while self._reload_again or self._models_again:
+            if self._reload_again:
+                await self._reload()
+            else:
+                await self._reload_models()
+
+    async def _reload_models(self) -> None:
+        """Read the model directory again. If it cannot be read, what was served stays."""
+        self._models_again = False
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+        try:
+            await self._synchronise(self._config, changed_only=True)
+        except Exception as error:  # noqa: BLE001  a task's boundary: the next change is read as well
+            self._log.error("the model directory could not be read again; what was served stays", problem=str(error))
+        self._notify.status(self._status())
 
     async def _reload(self) -> None:
         """Read configuration and model directory again. Errors are logged; what was in force stays."""
-        self._reload_again = True
-        while self._reload_again:
-            self._reload_again = False
-            self._notify.reloading()
-            try:
-                await self._read_again()
-            except ConfigurationError as error:
-                self._log.error("reload refused; the old configuration stays in force", problem=str(error))
-            except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
-                self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
-            self._notify.ready(self._summary())
+        self._reload_again = self._models_again = False
+        self._notify.reloading()
+        try:
+            await self._read_again()
+        except ConfigurationError as error:
+            self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+        except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
+            self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
+        self._notify.ready(self._status())
 
     async def _read_again(self) -> None:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""

@@ -114,16 +114,19 @@ def take_back(life: Life, reason: str) -> None:
 
 
 def execute_again(trial: str = "") -> NoReturn:
-    """Replace this process by a new one of the same command and process id. `trial`: value of TRIAL. Raises OSError."""
-    import resource
+    """Replace this process by a new one of the same command and process id, with its listening sockets.
 
+    `trial`: value of TRIAL. Raises OSError.
+    """
     from gateway.common.notify import Notifier
+    from gateway.common.wire.kept_listeners import KEPT
 
     Notifier.from_environment(os.environ).watchdog()  # so that the new one has its whole time to start
     sys.stdout.flush()
     sys.stderr.flush()
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # libraries do not mark all of theirs
-    environ = {**os.environ, TRIAL: trial} if trial else os.environ  # `begin` took the earlier one out
+    environ = {**os.environ, **KEPT.pass_on()}  # `begin` took the earlier ones out
+    if trial:
+        environ[TRIAL] = trial
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
 
 

@@ -63,18 +63,21 @@ class Fleet:
         """Problem of the last attempt to read what is committed ("": none)."""
 
     # ---- for the daemon ----------------------------------------------------------------------------------------------
-    async def synchronise(self, hand: Sequence[Release]) -> None:
+    async def synchronise(self, hand: Sequence[Release], *, changed_only: bool = False) -> None:
         """Serve what is committed, and what may serve of the model directory (`hand`).
 
+        `changed_only`: releases of `hand` that are as they were stay as they are: unloaded by name, or refused.
         If the store is not readable, what served continues to serve; `problem` has the reason.
         """
         for release in hand:
             for remark in release.remarks:
                 _log.warning("%s %s: %s", release.name, release.version, remark)
         async with self._changing:
+            before = {(one.name, one.version): one for one in self._hand} if changed_only else {}
+            same = {key: one for one in hand if before.get(key := (one.name, one.version)) == one}
             self._hand = hand
             await self._read()
-            await self._serve()
+            await self._serve(same)
         self._retry_if_needed()
 
     async def close(self) -> None:
@@ -170,17 +173,17 @@ class Fleet:
                     break
         _log.info("what is committed serves now")
 
-    async def _serve(self) -> None:
+    async def _serve(self, same: Mapping[tuple[str, str], Release] | None = None) -> None:
         """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
         found = self._merged(self._hand)
         for problem in found.unlisted:
             _log.error("not served: %s", problem)
-        await self._repository.synchronise((*found.signed, *found.admitted))
+        await self._repository.synchronise((*found.signed, *found.admitted), same=same)
         if await self._let_previous_step_in():
             found = self._merged(self._hand)
-            await self._repository.synchronise((*found.signed, *found.admitted), again=False)
+            await self._repository.synchronise((*found.signed, *found.admitted), again=False, same=same)
         if found.denied:
-            await self._repository.synchronise(found.every, again=False)
+            await self._repository.synchronise(found.every, again=False, same=same)
 
     async def _let_previous_step_in(self) -> bool:
         """Serve previous releases in place of committed ones that are verified but cannot be opened.

@@ -10,7 +10,7 @@ root=$folder/root
 cp --archive "$image/." "$root/"
 cp --archive "$fleet" "$root/srv/fleet"
 mkdir -p "$root"/result "$root"/etc/systemd/system/edge-gateway.service.d
-cp "$(dirname "$0")"/watch{,_fleet,_settings}.sh "$root/result"
+cp "$(dirname "$0")"/watch{,_fleet,_restarts,_settings}.sh "$root/result"
 find "$root/etc/systemd/system" -name '*.wants' -prune -exec rm -r {} +
 # A short watchdog, so that it can be seen to bite.
 printf '[Service]\nWatchdogSec=2s\nRestartSec=100ms\n' > "$root/etc/systemd/system/edge-gateway.service.d/watch.conf"

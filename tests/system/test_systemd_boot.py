@@ -244,6 +244,44 @@ def test_a_gateway_that_begins_anew_needs_neither_agent_nor_fleet(seen: dict[str
     assert _index(seen["fleet.index.again"])["door-reader"] == ("READY", "")
 
 
+# ---- restarts and crashes, with clients that connect for every request (watch_restarts.sh) ---------------------------
+
+
+@pytest.mark.parametrize("name", ["restart", "kill"])
+def test_no_connection_is_refused_over_restarts_and_kills(name: str, seen: dict[str, str]) -> None:
+    came = json.loads(seen[f"restarts.{name}"])
+    assert len([what for what in came if what.startswith("answered")]) == 3, came
+    assert [what for what in came if what.startswith("refused")] == []
+    if name == "restart":
+        assert [what for what in came if what.startswith("broken")] == []
+
+
+def test_the_listening_sockets_stay_the_same_and_are_stored_once(seen: dict[str, str]) -> None:
+    before, after = seen["restarts.listening"].split()
+    assert before == after
+    assert seen["restarts.stored"].split() == ["4", "4"]  # before and after the address of HTTP was another
+
+
+def test_a_copied_model_is_served_under_the_hardening_until_it_is_removed(seen: dict[str, str]) -> None:
+    assert seen["restarts.copied"].split() == ["1", "0"], seen["journal"][-3000:]
+
+
+def test_an_address_that_is_not_configured_any_more_is_refused(seen: dict[str, str]) -> None:
+    refused = "7"  # of curl
+    assert seen["restarts.moved"].split() == [refused, "0"]
+    assert "is not configured" in seen["journal"]
+    assert seen["restarts.stopped"].split()[0] == refused
+    assert "No such file" in seen["restarts.stopped"]
+
+
+def test_the_status_says_why_the_gateway_failed(seen: dict[str, str]) -> None:
+    assert "4 failures in a row, the last one by signal SEGV" in seen["restarts.status"]
+    assert "Fatal Python error: Segmentation fault" in seen["journal"]
+    assert "signal=ABRT" in seen["restarts.waiting"]
+    assert "nonsense" in seen["restarts.refused"]
+    assert "failure" not in seen["restarts.mended"]
+
+
 # ---- settings of the fleet on trial --------------------------------------------------------------------------------
 # A start takes longer than half of WatchdogSec= here (watch_settings.sh).
 

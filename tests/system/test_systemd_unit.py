@@ -29,7 +29,7 @@ from tests.system.installation import (
 
 pytestmark = pytest.mark.timeout(300)
 
-EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5, "edge-fleet": 1.2, "edge-software": 2.0}
+EXPOSURE_LIMITS = {"edge-gateway": 1.6, "edge-agent": 1.5, "edge-fleet": 1.2, "edge-software": 2.0}
 NOTIFICATION_LIMIT_S = 60.0
 SYSTEM_UNITS = Path("/usr/lib/systemd/system")
 SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"

@@ -64,6 +64,7 @@ until [ "$(shows NRestarts)" = 1 ] && [ "$(shows ActiveState)" = active ]; do sl
 journalctl --no-pager -o cat -u "$unit" | grep -i 'watchdog timeout' > bitten
 
 . ./watch_fleet.sh
+. ./watch_restarts.sh
 
 systemctl stop "$unit"
 shows Result > stop

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +14,7 @@ from gateway.common.timeouts import timeout
 from gateway.common.wire.asgi import Application
 from gateway.common.wire.bounds import ACCEPTED_PER_PASS, PortBounds
 from gateway.common.wire.handshakes import HandshakeLimits, Handshakes
+from gateway.common.wire.kept_listeners import KEPT
 from gateway.common.wire.listening import bound_address, listening
 
 if TYPE_CHECKING:
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
     from gateway.common.wire.connection import BoundedConnection
 
+FIRST_REQUEST_S = 0.25
+"""Time for the first request of a new connection at a stop: without it, it would be closed without an answer."""
 CLOSING_S = 1.0
 """Time for connections to send bytes already written, once their requests have ended."""
+
+ACCEPTING_PASSES = 3
+"""Passes of the event loop until asyncio has made the connection of a socket that it has accepted."""
 
 Connect = Callable[["Config", "ServerState"], "BoundedConnection"]
 Build = Callable[[], tuple[Application, Connect]]
@@ -49,7 +54,7 @@ class Listeners:
         self._bounds = bounds
         self._sockets: list[socket] = []
         self._servers: list[asyncio.Server | Handshakes] = []
-        self._paths: list[Path] = []
+        self._paths: list[str] = []
         self._state: ServerState | None = None
 
     def listen(self, addresses: Sequence[Address], table: str, key: str = "listen") -> tuple[Address, ...]:
@@ -61,7 +66,7 @@ class Listeners:
         with listening(addresses, table, key, backlog=backlog, unix_mode=mode) as sockets:
             self._sockets = sockets
         bound = tuple(bound_address(listener) for listener in self._sockets)
-        self._paths = [Path(address.path) for address in bound if address.path]
+        self._paths = [address.path for address in bound if address.path]
         return bound
 
     async def answer(self, build: Build, terms: HandshakeLimits | None) -> None:
@@ -95,12 +100,18 @@ class Listeners:
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""
+        loop = asyncio.get_running_loop()
+        for listener in self._sockets:
+            if listener.fileno() >= 0:
+                loop.remove_reader(listener)
+        for _ in range(ACCEPTING_PASSES):
+            await asyncio.sleep(0)
         for server in self._servers:
             server.close()
         for listener in self._sockets:  # sockets without `answer`; the others are closed by now
             listener.close()
         for path in self._paths:
-            path.unlink(missing_ok=True)
+            KEPT.unlink(path)
         if self._state is not None:
             await self._drain(self._state, grace_s)
         with suppress(TimeoutError):  # from Python 3.12 on this waits for peers without a completed handshake, too
@@ -132,6 +143,8 @@ class Listeners:
             return config, connect
 
     async def _drain(self, state: ServerState, grace_s: float) -> None:
+        if any(each.cycle is None for each in cast("set[BoundedConnection]", state.connections)):
+            await asyncio.sleep(min(FIRST_REQUEST_S, grace_s))
         for each in list(state.connections):
             each.shutdown()
         if state.tasks:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.common.domain.access import Address
 from gateway.common.domain.errors import UnreachableError
+from gateway.common.wire.kept_listeners import KEPT
 
 PROBE_TIMEOUT_S = 1.0
 """Time for an existing UNIX socket to show that a process listens on it."""
@@ -26,13 +27,24 @@ _REMEDIES = {
 
 
 def listen(address: Address, table: str, key: str = "listen", *, backlog: int, unix_mode: int) -> socket.socket:
-    """Return a listening, non-blocking socket. Raises UnreachableError with address, `key` of `table` and remedy."""
+    """Return a listening, non-blocking socket: an inherited one (`KEPT`), or a new one.
+
+    Raises UnreachableError with address, `key` of `table` and remedy.
+    """
     try:
-        return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
+        if inherited := KEPT.take(table, address):
+            inherited.listen(backlog)  # changes the backlog
+            if address.path:
+                Path(address.path).chmod(unix_mode)
+            return inherited
+        made = _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
+        KEPT.keep(table, made, address)
     except OSError as error:
         raise refusal(address, table, error, key) from None
     except UnicodeError:  # a label above 63 bytes, or an empty one
         raise refusal(address, table, OSError("this cannot be a host's name"), key) from None
+    else:
+        return made
 
 
 @contextmanager
@@ -48,7 +60,7 @@ def listening(
         for address in addresses:
             listeners.append(opened.enter_context(listen(address, table, key, backlog=backlog, unix_mode=unix_mode)))
             if address.path:
-                opened.callback(Path(address.path).unlink, missing_ok=True)
+                opened.callback(KEPT.unlink, address.path)
         yield listeners
         opened.pop_all()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import gc
 import os
 import signal
@@ -24,15 +25,23 @@ HELD = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
 def command(arguments: argparse.Namespace) -> int:
     """Serve; return 0 once drained after SIGTERM or SIGINT."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
+    faulthandler.enable()  # the log of a crash says in which call it was
     gc.disable()  # the daemon enables it once it has started
     from gateway.common.domain.errors import ConfigurationError
+    from gateway.common.notify import Notifier, failures_in_a_row
+    from gateway.common.wire.kept_listeners import KEPT
     from gateway.serving.config import state_folder
     from gateway.serving.fleet_settings import WITHOUT, begin, execute_again, is_on_trial, take_back
 
+    notifier, failures = Notifier.from_environment(os.environ), failures_in_a_row(os.environ)
+    notifier.status(failures)
+    KEPT.inherit(os.environ)
     life = begin(state_folder(arguments.state))
     try:
         restart = _serve(arguments, life)
     except Exception as error:
+        reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        notifier.status(f"ended: {reason}; see: journalctl -u edge-gateway{failures and f' ({failures})'}")
         problem = f"the gateway could not start with them: {error}"
         if is_on_trial(life):
             take_back(life, problem)
@@ -40,6 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
         elif life.in_force and isinstance(error, ConfigurationError):
             restart = f"{WITHOUT} {problem}"
         else:
+            KEPT.close()
             raise
     if restart is not None:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)

@@ -149,13 +149,16 @@ class ModelRepository:
                 if record.serving or record.retry:
                     await self._retire(self._withdraw(model, version, "unloaded"))
 
-    async def synchronise(self, releases: Sequence[Release], *, again: bool = True) -> None:
+    async def synchronise(
+        self, releases: Sequence[Release], *, again: bool = True, same: Mapping[tuple[str, str], Release] | None = None
+    ) -> None:
         """Serve `releases`: load new and changed ones, retire versions that are gone.
 
-        Undecided ones are tried at once, or with `again=False` when their next attempt is due.
+        Undecided ones are tried at once, or with `again=False` when their next attempt is due. Those of `same` (by name
+        and version) that are listed stay as they are.
         """
         async with self._change():
-            await self._follow(releases, again=again)
+            await self._follow(releases, again=again, same=same)
 
     async def refine(self) -> None:
         """Measure untried variants while the device is idle; swap if the objective then requires it.
@@ -252,15 +255,29 @@ class ModelRepository:
                     self.decided()
                     self.changed()
 
-    async def _follow(self, releases: Sequence[Release], only: str = "", *, again: bool = True) -> None:
+    async def _follow(
+        self,
+        releases: Sequence[Release],
+        only: str = "",
+        *,
+        again: bool = True,
+        same: Mapping[tuple[str, str], Release] | None = None,
+    ) -> None:
         """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
         waiting = []
         for release in releases:
             entry = self._registry.entry(release.name)
-            retry = entry.record(release.version).retry
-            if not again and retry is not None and retry.release == release:
+            record = entry.record(release.version)
+            if (
+                same
+                and same.get((release.name, release.version)) == release
+                and record.is_listed
+                and not record.is_loading
+            ):
                 continue
-            entry.note(release.version, replace(entry.record(release.version), retry=None))
+            if not again and record.retry is not None and record.retry.release == release:
+                continue
+            entry.note(release.version, replace(record, retry=None))
             waiting.append(release)
         await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}

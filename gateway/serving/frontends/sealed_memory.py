@@ -17,12 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.rights import MEMORY
+from gateway.common.wire.kept_listeners import KEPT
 from gateway.common.wire.listening import listen
 from gateway.serving.domain.shares import ShareBounds
 from gateway.serving.frontends.authentication import Authentication
@@ -95,7 +95,7 @@ class SealedMemory:
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
-            Path(self._settings.socket).unlink(missing_ok=True)
+            KEPT.unlink(self._settings.socket)
             self._listener = None
         for connection in list(self._connections):
             connection.close()

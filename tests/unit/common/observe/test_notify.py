@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.common.notify import Notifier, watchdog_period_s
+from gateway.common.notify import Notifier, failures_in_a_row, forget_failures, watchdog_period_s
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -82,3 +82,42 @@ def test_a_full_manager_does_not_block(manager: tuple[socket.socket, Notifier]) 
 )
 def test_the_watchdog_is_fed_twice_per_period(environ: dict[str, str], period_s: float | None) -> None:
     assert watchdog_period_s(environ) == period_s
+
+
+# ---- ends of earlier processes -------------------------------------------------------------------------------------
+
+ENDS = {
+    "": "",
+    "success exited 0": "",
+    "signal killed SEGV": "1 failure in a row, the last one by signal SEGV",
+    "signal killed SEGV\nsuccess exited 0": "",
+    "success exited 0\nsignal dumped SEGV\nexit-code exited 1": "2 failures in a row, the last one by exit code 1",
+    "watchdog dumped ABRT": "1 failure in a row, the last one by the watchdog and signal ABRT",
+    "oom-kill killed KILL": "1 failure in a row, the last one by lack of memory and signal KILL",
+    "\ufffd": "1 failure in a row, the last one by signal ",
+}
+
+
+@pytest.mark.parametrize(("lines", "told"), ENDS.items())
+def test_failures_in_a_row_are_counted(lines: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "ended").write_text(lines)
+    environ = {"RUNTIME_DIRECTORY": f"{tmp_path}:/other"}
+    assert failures_in_a_row(environ) == told
+    forget_failures(environ)
+    assert failures_in_a_row(environ) == ""
+    forget_failures(environ)
+
+
+def test_the_record_of_ends_does_not_grow(tmp_path: Path) -> None:
+    (tmp_path / "ended").write_text("signal killed SEGV\n" * 500)
+    for _ in range(2):
+        assert failures_in_a_row({"RUNTIME_DIRECTORY": str(tmp_path)}).startswith("100 " if _ else "500 ")
+    assert len((tmp_path / "ended").read_text().splitlines()) == 100
+
+
+def test_without_a_unit_nothing_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ended").write_text("signal killed SEGV")
+    assert failures_in_a_row({}) == ""
+    forget_failures({})
+    assert (tmp_path / "ended").exists()

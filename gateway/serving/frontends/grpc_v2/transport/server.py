@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from socket import AF_UNIX, socket
 from ssl import SSLContext
 from typing import Any, cast
@@ -19,6 +18,7 @@ from gateway.common.domain.access import Address, Security
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Raw
 from gateway.common.timeouts import wait_for
+from gateway.common.wire.kept_listeners import KEPT
 from gateway.common.wire.listening import bound_address, listening
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.connections import ConnectionPlaces
@@ -64,7 +64,7 @@ class GrpcServer:
         self._context: SSLContext | None = None
         self._open: dict[GrpcConnection, None] = {}
         self._sockets: Sockets
-        self._paths: list[Path] = []
+        self._paths: list[str] = []
         self._idle, self._stopping = asyncio.Event(), False
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
@@ -82,7 +82,7 @@ class GrpcServer:
                     self._sockets.listen(each, SocketTransport, self._admit)
                 else:
                     self._sockets.listen(each, self._tls_transport, self._admit_handshake)
-        self._paths = [Path(address.path) for address in bound if address.path]
+        self._paths = [address.path for address in bound if address.path]
         return bound
 
     def secure(self, security: Security) -> Callable[[], None]:
@@ -107,7 +107,7 @@ class GrpcServer:
         self._service.drain()
         self._sockets.stop_listening()
         for path in self._paths:
-            path.unlink(missing_ok=True)
+            KEPT.unlink(path)
         ends_s = time.monotonic() + grace_s
         for connection in list(self._open):
             connection.begin_drain()

@@ -1,0 +1,181 @@
+"""Watch of model directories by inotify(7): a callback once they have changed and no file is being written any more."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import logging
+import os
+import select
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gateway.common.domain.model_files import is_hidden
+
+SETTLE_S = 2.0
+"""Time without a change after which a change is reported."""
+OPEN_S = 60.0
+"""The same while a file that was written to is open: a copy over a network may pause."""
+LONGEST_S = 600.0
+"""Time after which a change is reported although there are always new ones."""
+LOOK_S = 60.0
+"""Time between two looks at the folders where the kernel gives no watches."""
+MOST_FOLDERS = 2048
+"""Most folders that are watched."""
+EVENT_BYTES = 65_536
+"""Bytes of events in one read."""
+
+_MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
+_SELF, _ONLYDIR, _MASK_ADD, _ISDIR = 0x400 | 0x800, 0x1000000, 0x20000000, 0x40000000
+_NAMES = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _SELF | _ONLYDIR | _MASK_ADD
+"""Changes of names, which are all that counts in the folder above a model directory."""
+_EVENT = struct.Struct("iIII")
+
+_log = logging.getLogger(__name__)
+
+
+class FolderWatch:
+    """Watch of folders that may be absent, replaced, or mounted later. Make it in a running loop."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed, self._loop = changed, asyncio.get_running_loop()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._folders: Sequence[Path] = ()
+        self._watched: dict[int, tuple[Path, set[str] | None]] = {}
+        """Folders by watch, with the names that count in them (None: all)."""
+        self._written: set[tuple[int, str]] = set()
+        self._first_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lack = ctypes.get_errno() if self._inotify < 0 else 0
+        if not self._lack:
+            self._loop.add_reader(self._inotify, self._read)
+        # inotify does not report a mount over a folder. mountinfo has an exceptional condition then (proc(5)), and is
+        # always readable, so that asyncio cannot wait for it.
+        self._mountinfo, self._mounts = os.open("/proc/self/mountinfo", os.O_CLOEXEC), select.epoll()
+        self._mounts.register(self._mountinfo, select.EPOLLPRI)
+        self._loop.add_reader(self._mounts.fileno(), self._mounted)
+
+    def close(self) -> None:
+        """Report nothing more."""
+        for pending in (self._timer, self._looking):
+            if pending is not None:
+                pending.cancel()
+        self._loop.remove_reader(self._mounts.fileno())
+        self._mounts.close()
+        os.close(self._mountinfo)
+        if not self._lack:
+            self._loop.remove_reader(self._inotify)
+            os.close(self._inotify)
+
+    def follow(self, folders: Sequence[Path]) -> bool:
+        """Watch these folders as they are now; call it before they are read. Return True if the watches changed."""
+        before, self._watched, self._folders = self._watched.keys(), {}, folders
+        for path in {path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))}:
+            above = next(each for each in (*path.parents, path) if each.is_dir())
+            self._add(above, _NAMES, path.relative_to(above).parts[:1])
+        for folder in folders:
+            self._walk(folder)
+        for watch in before - self._watched.keys():
+            self._libc.inotify_rm_watch(self._inotify, watch)
+        return before != self._watched.keys()
+
+    def _walk(self, folder: Path) -> None:
+        """Watch a folder and those in it, those behind links too."""
+        rest = [folder]
+        while rest:
+            if self._add(place := rest.pop(), _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE, None):
+                with suppress(OSError), os.scandir(place) as entries:  # after the watch: what is made later is an event
+                    rest += [Path(each.path) for each in entries if each.is_dir() and not is_hidden(each.name)]
+
+    def _add(self, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
+        """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
+        if self._lack or len(self._watched) >= MOST_FOLDERS:
+            self._look_instead(os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders")
+            return False
+        watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(folder), mask)
+        if watch < 0:
+            if ctypes.get_errno() in {errno.ENOSPC, errno.ENOMEM}:
+                self._look_instead("the kernel gives no more watches")
+            return False  # or it is gone again, or not readable: the scan reports that
+        _, known = self._watched.get(watch, (folder, set()))
+        self._watched[watch] = folder, None if names is None or known is None else {*known, *names}
+        return known is not None
+
+    def _look_instead(self, problem: str) -> None:
+        """Look at the folders from now on, too."""
+        if self._looking is None:
+            remedy = "raise fs.inotify.max_user_watches or max_user_instances by sysctl, or reload after a change"
+            _log.warning("changes of models are found after %g s: %s; %s", 2 * LOOK_S, problem, remedy)
+            self._looking = self._loop.create_task(self._look(), name="look")
+
+    async def _look(self) -> None:
+        """Report a change that two looks in a row have found: a file may be being written."""
+        served = last = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(_fingerprint, self._folders)
+            if now == last != served:
+                served = now
+                self._changed()
+            last = now
+
+    def _mounted(self) -> None:
+        self._mounts.poll(0)
+        if self.follow(self._folders):
+            self._wait()
+
+    def _read(self) -> None:
+        """Read events. Names that are hidden from the scan do not count."""
+        events, start, counts = b"", 0, False
+        with suppress(BlockingIOError):
+            events = os.read(self._inotify, EVENT_BYTES)
+        while start < len(events):
+            watch, mask, _, length = _EVENT.unpack_from(events, start)
+            start += _EVENT.size + length
+            name = os.fsdecode(events[start - length : start].rstrip(b"\0"))
+            folder, names = self._watched.get(watch, (None, set()))
+            if watch >= 0 and (folder is None or is_hidden(name) or (names is not None and name not in {"", *names})):
+                continue
+            counts = True
+            if mask & _MODIFY and not mask & _ISDIR:  # on a folder, its time was set
+                self._written.add((watch, name))
+            elif not mask & _ATTRIB:
+                self._written.discard((watch, name))
+            if folder is not None and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
+                if names is None:
+                    self._walk(folder / name)
+                else:  # a model directory, or a folder above it
+                    self.follow(self._folders)
+        if counts:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Report the change when nothing has changed for a while."""
+        if self._timer is not None:
+            self._timer.cancel()
+        now_s = self._loop.time()
+        self._first_s = now_s if self._first_s is None else self._first_s
+        due_s = min(now_s + (OPEN_S if self._written else SETTLE_S), self._first_s + LONGEST_S)
+        self._timer = self._loop.call_at(due_s, self._report)
+
+    def _report(self) -> None:
+        self._timer = self._first_s = None
+        self._written.clear()
+        self._changed()
+
+
+def _fingerprint(folders: Sequence[Path]) -> int:
+    """Return a number that changes with any file of the folders."""
+    found = []
+    for folder in folders:
+        for place, _, files in os.walk(folder):
+            for name in files:
+                with suppress(OSError):
+                    status = Path(place, name).stat()
+                    found.append((place, name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode))
+    return hash(tuple(found))
