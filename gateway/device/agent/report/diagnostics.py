@@ -22,7 +22,7 @@ from gateway.device.agent import events
 from gateway.device.agent.fetch.controller import ControllerClient
 from gateway.device.agent.report.health_report import Subject, checkup, vitals
 from gateway.device.agent.report.journal_tail import last_lines
-from gateway.device.agent.report.redaction import value_without_secrets
+from gateway.common.domain.redaction import value_without_secrets
 from gateway.device.agent.report.report import document
 from gateway.device.agent.settings import DiagnosticsSettings
 

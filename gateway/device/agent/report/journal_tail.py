@@ -12,7 +12,7 @@ import threading
 from typing import IO, Any
 
 from gateway.device.agent.answers import plain
-from gateway.device.agent.report.redaction import without_secrets
+from gateway.common.domain.redaction import without_secrets
 from gateway.device.agent.settings import DiagnosticsSettings
 
 PROGRAM = "journalctl"
