@@ -118,7 +118,7 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
         raise ConfigurationError(
-            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one",
+            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one (EG-112)",
             file=config.file,
             table="gateway",
             key="profile",

@@ -265,7 +265,7 @@ def check_listeners(config: Config, security: Security) -> None:
     if not (mqtt_brokers(config, checked=True) or config.grpc_listen or config.http_listen):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
-            "set [grpc] or [http] listen, or [mqtt] url",
+            "set [grpc] or [http] listen, or [mqtt] url (EG-107)",
             file=config.file,
         )
     for address in (*config.grpc_listen, *config.http_listen):
@@ -281,7 +281,7 @@ def exposed_secrets(config: Config) -> dict[str, tuple[str, str]]:
     """Return the problem and its remedy for each setting whose file of secrets all users may read."""
     named = {f"{table}.{key}": getattr(getattr(config, table), key) for table, key in SECRETS}
     return {
-        setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)}")
+        setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)} (EG-214)")
         for setting, name in named.items()
         if is_exposed(name)
     }
@@ -348,7 +348,7 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     except OSError as error:
         denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
-        problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
+        problem = f"cannot be read: {name}: {error.strerror or error}; {remedy} (EG-108)"
         raise ConfigurationError(problem, file=config.file, table=table, key=key) from error
 
 
@@ -363,7 +363,9 @@ def _check_certificates(config: Config, security: Security) -> None:
     except ConfigurationError as error:
         tls = config.tls
         files = tls.client_ca if error.key == "client_ca" else f"{tls.cert} and {tls.key}"
-        raise ConfigurationError(f"{files}: {error.problem}", file=config.file, table="tls", key=error.key) from None
+        raise ConfigurationError(
+            f"{files}: {error.problem} (EG-109)", file=config.file, table="tls", key=error.key
+        ) from None
 
 
 def _tokens(config: Config, name: str) -> Any:

@@ -42,7 +42,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
-        raise ConfigurationError(f"not valid TOML: {error}", file=file, line=line) from None
+        raise ConfigurationError(f"not valid TOML: {error} (EG-102)", file=file, line=line) from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise ConfigurationError(f"not valid TOML: {error}", file=file) from None
 
@@ -137,7 +137,7 @@ class Table:
     def finish(self) -> None:
         """Refuse every key that was not taken."""
         for key in self._values:
-            self.refuse(key, "unknown key; remove it or correct its spelling")
+            self.refuse(key, "unknown key; remove it or correct its spelling (EG-101)")
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
@@ -159,7 +159,7 @@ class Table:
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.refuse(key, f"must be {what}, not {_value_text(value)}")
+            self.refuse(key, f"must be {what}, not {_value_text(value)} (EG-103)")
         return value
 
     def _array(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> tuple[Any, ...]:
@@ -171,7 +171,7 @@ class Table:
 
     def _bounded(self, key: str, value: Any, low: float, high: float) -> Any:
         if not low <= value <= high:
-            self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
+            self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)} (EG-104)")
         return value
 
 

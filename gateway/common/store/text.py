@@ -18,7 +18,7 @@ def read_text(file: Path) -> str:
             raise ConfigurationError(f"is larger than {TEXT_LIMIT_BYTES} bytes", file=str(file))
         return content.decode("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
+        raise ConfigurationError(f"cannot be read: {error.strerror or error} (EG-110)", file=str(file)) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from error
     except ValueError as error:  # a null byte in the name

@@ -127,7 +127,7 @@ def bounded(rung: str, limit_s: float, check: Callable[[], Iterator[Check]]) -> 
     thread.join(limit_s)
     if thread.is_alive():
         late = f"no answer within {limit_s:g} s"
-        return [*found, Check(rung, rung, False, late, "see what hangs: sudo dmesg | tail -n 20 (EG-214)")]
+        return [*found, Check(rung, rung, False, late, "see what hangs: sudo dmesg | tail -n 20 (EG-211)")]
     return found
 
 
@@ -144,11 +144,13 @@ def check_unit(device: Device) -> Iterator[Check]:
         yield Check("unit", UNIT, None, "it is not installed; edge-gateway run serves until it is ended")
     elif restarts >= CRASHES and (state != "active" or up_s < 60):
         what = f"it has restarted {restarts} times and does not stay up: {why}"
-        yield Check("unit", UNIT, False, what, "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-209)")
+        yield Check("unit", UNIT, False, what, "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-207)")
     elif state == "failed" and service.get("ExecMainStatus") == "2":
-        yield Check("unit", UNIT, False, f"its configuration is refused: {why}", "sudo edge-gateway config check (EG-208)")
+        yield Check(
+            "unit", UNIT, False, f"its configuration is refused: {why}", "sudo edge-gateway config check (EG-206)"
+        )
     elif state in {"failed", "inactive"}:
-        remedy = "sudo systemctl enable --now edge-gateway, then systemctl status edge-gateway (EG-207)"
+        remedy = "sudo systemctl enable --now edge-gateway, then systemctl status edge-gateway (EG-205)"
         yield Check("unit", UNIT, False, f"it is {state}: {why}", remedy)
     else:
         yield Check("unit", UNIT, True, f"{state}, {service.get('UnitFileState')}, {restarts} restarts")
@@ -229,7 +231,9 @@ def check_permissions(device: Device) -> Iterator[Check]:
         found = found or not unseen
         yield Check("permissions", setting, None if unseen else False, denial.problem, denial.remedy)
     if not found:
-        yield Check("permissions", f"user {device.account.name}", True, "may use the files that the configuration names")
+        yield Check(
+            "permissions", f"user {device.account.name}", True, "may use the files that the configuration names"
+        )
 
 
 def check_clock(_device: Device) -> Iterator[Check]:
@@ -237,9 +241,9 @@ def check_clock(_device: Device) -> Iterator[Check]:
     now, synchronised = datetime.now(timezone.utc), clock_synchronised()
     if now < datetime.fromisoformat(RELEASED).replace(tzinfo=timezone.utc):
         what = f"it shows {now:%F %H:%M} UTC, before this version was made ({RELEASED})"
-        yield Check("clock", "clock", False, what, "sudo timedatectl set-ntp true, or set it: sudo date -s (EG-211)")
+        yield Check("clock", "clock", False, what, "sudo timedatectl set-ntp true, or set it: sudo date -s (EG-208)")
     elif synchronised is False:
-        remedy = "sudo timedatectl set-ntp true; in a container: on its host (EG-210)"
+        remedy = "sudo timedatectl set-ntp true; in a container: on its host (EG-208)"
         yield Check("clock", "clock", False, "nothing synchronises it with a time server", remedy)
     else:
         yield Check("clock", "clock", synchronised, f"{now:%F %H:%M} UTC")
@@ -255,11 +259,11 @@ def check_disk(device: Device) -> Iterator[Check]:
         disk = os.statvfs(there)
         free = disk.f_bavail * disk.f_frsize // MIB
         if disk.f_flag & os.ST_RDONLY:
-            remedy = f"sudo mount -o remount,rw $(findmnt -no TARGET -T {there}), and see sudo dmesg (EG-213)"
+            remedy = f"sudo mount -o remount,rw $(findmnt -no TARGET -T {there}), and see sudo dmesg (EG-210)"
             yield Check("disk", subject, False, f"{folder} is on a file system that is read-only", remedy)
         elif free < LEAST_FREE_MIB or (disk.f_files and not disk.f_favail):
             what = f"{folder}: {free} MiB and {disk.f_favail} files are free"
-            yield Check("disk", subject, False, what, f"free some: sudo du -xhd1 {there} | sort -h (EG-212)")
+            yield Check("disk", subject, False, what, f"free some: sudo du -xhd1 {there} | sort -h (EG-209)")
         else:
             yield Check("disk", subject, True, f"{folder}: {free} MiB free")
 
@@ -276,7 +280,7 @@ def check_memory(device: Device) -> Iterator[Check]:
         if release.manifest
     )
     detail = f"{available_bytes() // MIB} MiB available, bound {bound} MiB, smallest variants {smallest // MIB} MiB"
-    remedy = "remove models, or raise [gateway] memory_mib and MemoryMax= of the unit (EG-215)"
+    remedy = "remove models, or raise [gateway] memory_mib and MemoryMax= of the unit (EG-212)"
     enough = smallest // MIB < bound
     yield Check("memory", "models", enough, detail, "" if enough else remedy)
 
@@ -309,7 +313,7 @@ def _tcp(config: Config) -> Iterator[tuple[str, Address]]:
 
 
 def _meets(host: str, address: Address) -> bool:
-    return bool({host, address.host} & {"0.0.0.0", "::", "*"}) or host == address.host or address.host == "localhost"  # noqa: S104
+    return bool({host, address.host} & {"0.0.0.0", "::", "*"}) or address.host in {host, "localhost"}  # noqa: S104
 
 
 def _program(pid: int) -> tuple[str, bool]:
@@ -337,7 +341,7 @@ def check_listeners_answer(device: Device) -> Iterator[Check]:
         yield Check("listeners", "http", None if wants_token else False, *(detail,) if wants_token else split(detail))
         return
     if not running.where:
-        remedy = "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-205)" if is_up else ""
+        remedy = "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-204)" if is_up else ""
         yield Check("listeners", "http", False if is_up else None, f"no gateway answers: {running.why_not}", remedy)
         return
     yield Check("listeners", "http", True, f"a gateway answers at {running.where}")
@@ -347,7 +351,7 @@ def check_listeners_answer(device: Device) -> Iterator[Check]:
                 socket.create_connection((ANYWHERE.get(address.host, address.host), address.port), CONNECT_S).close()
                 yield Check("listeners", name, True, f"accepts connections at {address}")
             except OSError as error:
-                remedy = "restart the gateway; --grpc of the unit replaces [grpc] listen: systemctl cat edge-gateway (EG-206)"
+                remedy = "systemctl cat edge-gateway: its --grpc replaces [grpc] listen; then restart it (EG-204)"
                 yield Check("listeners", name, False, f"{address}: {error.strerror or error}", remedy)
 
 
@@ -361,7 +365,9 @@ def check_brokers(device: Device) -> Iterator[Check]:
             socket.create_connection((broker.host, broker.port), CONNECT_S).close()
         except (OSError, UnicodeError) as error:
             unknown = isinstance(error, socket.gaierror | UnicodeError)
-            remedy = "correct the name, or the device's DNS (EG-601)" if unknown else "start it, or open its port (EG-602)"
+            remedy = (
+                "correct the name, or the device's DNS (EG-601)" if unknown else "start it, or open its port (EG-602)"
+            )
             what = f"{table_of(name)}.url: {broker.host} port {broker.port}: {error}"
             yield Check("broker", subject, False, what, f"{remedy}; the gateway tries it again and serves the rest")
             continue
@@ -375,7 +381,9 @@ def check_brokers(device: Device) -> Iterator[Check]:
         except ConfigurationError as error:
             unread = os.geteuid() != 0 and "Permission denied" in str(error)
             remedy = "correct user, password or TLS files in the configuration (EG-603)"
-            yield Check("broker", f"login at {name}", None if unread else False, str(error), AS_ROOT if unread else remedy)
+            yield Check(
+                "broker", f"login at {name}", None if unread else False, str(error), AS_ROOT if unread else remedy
+            )
 
 
 async def _log_in(name: str, settings: MqttSettings, client_id: str) -> None:
@@ -444,7 +452,7 @@ def check_certificates(device: Device) -> Iterator[Check]:
 def certificate_check(setting: str, cert: str, key: str) -> Check:
     """Return the end of a certificate. A handshake in memory with itself as authority tells it, and that it matches."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    renew = f"renew {cert} and its key, then sudo systemctl reload edge-gateway (EG-111)"
+    renew = f"renew {cert} and its key, then sudo systemctl reload edge-gateway (EG-109)"
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -486,7 +494,9 @@ def check_models(device: Device) -> Iterator[Check]:
             subject = f"model {one.name} version {one.version}"
             loading = "loading" in one.reason.lower() or one.state == "LOADING"
             detail = f"the running gateway: {one.state}: {one.reason}"
-            yield Check("models", subject, None if loading else False, detail, f"edge-gateway explain {one.name} (EG-310)")
+            yield Check(
+                "models", subject, None if loading else False, detail, f"edge-gateway explain {one.name} (EG-308)"
+            )
     served = [release for release in releases if not release.problem]
     yield Check("models", str(models_folder(config)), bool(served) or None, f"{len(served)} releases are complete")
 

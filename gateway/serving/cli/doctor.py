@@ -140,7 +140,9 @@ def _accelerator(device: Device, accelerator: Accelerator) -> Iterator[Check]:
     """Yield the first broken rung and the warnings. The permission is that of the service's user, where it is known."""
     subject = f"{accelerator.kind} at {accelerator.device}"
     allowed = checks.judged_node(device, accelerator.device)
-    broken = next((rung for rung in accelerator.rungs if rung.ok is False and (rung.name, allowed) != ("permission", True)), None)
+    broken = next(
+        (rung for rung in accelerator.rungs if rung.ok is False and (rung.name, allowed) != ("permission", True)), None
+    )
     if allowed is False and device.account and (broken is None or broken.name != "permission"):
         remedy = (
             f"sudo usermod -aG $(stat -c %G {accelerator.device}) {device.account.name} && "
@@ -188,7 +190,9 @@ def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Calla
 
 
 def _print_check(check: Check) -> None:
-    place = check.subject if check.rung in check.subject or check.rung == "runtime" else f"{check.rung}: {check.subject}"
+    place = (
+        check.subject if check.rung in check.subject or check.rung == "runtime" else f"{check.rung}: {check.subject}"
+    )
     print(plain(f"{mark(check.ok)} {place}: {check.detail}"), flush=True)
 
 

@@ -23,7 +23,7 @@ def no_regions() -> RequestError:
     """Return UNSUPPORTED for the registration and removal of system shared memory regions."""
     return RequestError(
         Fault.UNSUPPORTED,
-        f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes",
+        f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes (EG-507)",
     )
 
 
