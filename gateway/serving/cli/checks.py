@@ -294,7 +294,11 @@ def check_ports(device: Device) -> Iterator[Check]:
         yield Check("ports", "ports", None, AS_ROOT)
         return
     for name, address in _tcp(config):
-        owners = [each.pid for each in listening if each.laddr.port == address.port and _meets(each.laddr.ip, address)]
+        owners = [
+            each.pid
+            for each in listening
+            if each.laddr and each.laddr.port == address.port and _meets(each.laddr.ip, address)
+        ]
         pids = {pid for pid in owners if pid}
         if not owners:
             yield Check("ports", name, None, f"nothing listens at {address}")

@@ -201,12 +201,20 @@ def _print_findings(findings: list[Check]) -> None:
         print("\nno problem found")
         return
     first, *others = findings
-    print(plain(f"\nfirst: {first.subject}: {first.detail}\nmend it: {first.remedy or 'as the problem says'}"))
+    problem, remedy = _without_code(first)
+    print(plain(f"\nfirst: {first.subject}: {problem}\nmend it: {remedy}"))
     if first.code:
         print(f"more: edge-gateway doctor {first.code}")
     if others:
         print("\nthen")
-        print_table(("where", "what is wrong", "what to do"), [(f.subject, f.detail, f.remedy) for f in others])
+        rows = [(one.subject, *_without_code(one), one.code) for one in others]
+        print_table(("where", "what is wrong", "what to do", "code"), rows)
+
+
+def _without_code(check: Check) -> tuple[str, str]:
+    """Return problem and remedy without the code, so that commands can be copied."""
+    mark = f" ({check.code})"
+    return check.detail.replace(mark, ""), check.remedy.replace(mark, "") or "do what the problem says"
 
 
 def _leave_hanging_threads(code: int) -> None:
