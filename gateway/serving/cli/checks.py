@@ -289,7 +289,7 @@ def check_ports(device: Device) -> Iterator[Check]:
     """Examine which process listens at each configured port."""
     config = device.configuration
     try:
-        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        found = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr]
     except psutil.AccessDenied:
         yield Check("ports", "ports", None, AS_ROOT)
         return

@@ -1,0 +1,50 @@
+"""Catalogue of faults: the page of troubleshooting, whose headings are the codes that errors end with."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+from gateway.common.domain.errors import ConfigurationError
+
+PAGE = "troubleshooting.md"
+WIDTH_LIMIT = 100
+"""Widest line of an explanation: longer ones are hard to read."""
+_ENTRY = re.compile(r"^### (EG-\d{3}) (.*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+def faults() -> dict[str, tuple[str, str]]:
+    """Return symptom and text (Markdown) of each fault by its code."""
+    package = Path(__file__).parents[2]
+    shipped = package / "_share" / PAGE
+    page = shipped if shipped.is_file() else package.parent / "docs/pages/howto" / PAGE
+    return {code: (symptom, text.strip()) for code, symptom, text in _ENTRY.findall(page.read_text("utf-8"))}
+
+
+def print_fault(named: str) -> int:
+    """Print a fault's cause and commands at the width of the terminal. Raises ConfigurationError for unknown codes."""
+    known, number = faults(), named.upper().removeprefix("EG-")
+    code = f"EG-{number}"
+    if code not in known:
+        close = difflib.get_close_matches(code, known, 3, 0.6) or sorted(known)[:3]
+        nearest = "; ".join(f"{each}: {known[each][0]}" for each in close)
+        raise ConfigurationError(f"no fault has the code {named!r:.40}; nearest are {nearest}", table="doctor")
+    symptom, text = known[code]
+    width = min(shutil.get_terminal_size().columns, WIDTH_LIMIT) if sys.stdout.isatty() else WIDTH_LIMIT
+    print(textwrap.fill(f"{code}: {_plain(symptom)}", width))
+    for index, part in enumerate(re.split(r"```\w*\n", text)):
+        if index % 2:
+            print("\n" + textwrap.indent(part.rstrip(), "    "))
+            continue
+        for paragraph in filter(None, part.strip().split("\n\n")):
+            print("\n" + textwrap.fill(_plain(" ".join(paragraph.split())), width, break_on_hyphens=False))
+    return 0
+
+
+def _plain(markdown: str) -> str:
+    return _LINK.sub(r"\1", markdown).replace("**", "").replace("`", "")
