@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shutil
 import sys
@@ -14,7 +13,7 @@ from gateway.common.domain.errors import ConfigurationError
 PAGE = "troubleshooting.md"
 WIDTH_LIMIT = 100
 """Widest line of an explanation: longer ones are hard to read."""
-_ENTRY = re.compile(r"^### (EG-\d{3}) (.*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^### (EG-\d{3}) ([^\n]*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
@@ -31,13 +30,14 @@ def print_fault(named: str) -> int:
     known, number = faults(), named.upper().removeprefix("EG-")
     code = f"EG-{number}"
     if code not in known:
-        close = difflib.get_close_matches(code, known, 3, 0.6) or sorted(known)[:3]
+        wanted = int(number) if number.isdecimal() else 0
+        close = sorted(known, key=lambda each: abs(int(each.removeprefix("EG-")) - wanted))[:3]
         nearest = "; ".join(f"{each}: {known[each][0]}" for each in close)
         raise ConfigurationError(f"no fault has the code {named!r:.40}; nearest are {nearest}", table="doctor")
     symptom, text = known[code]
     width = min(shutil.get_terminal_size().columns, WIDTH_LIMIT) if sys.stdout.isatty() else WIDTH_LIMIT
     print(textwrap.fill(f"{code}: {_plain(symptom)}", width))
-    for index, part in enumerate(re.split(r"```\w*\n", text)):
+    for index, part in enumerate(re.split(r"```\w*\n?", text)):
         if index % 2:
             print("\n" + textwrap.indent(part.rstrip(), "    "))
             continue
