@@ -111,6 +111,8 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
     _device(parser)
     _root(parser)
+    _credentials(parser)
+    parser.set_defaults(url=None, offline=False)
     json_option(parser)
 
 

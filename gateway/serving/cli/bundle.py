@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.redaction import WITHHELD, value_without_secrets, without_secrets
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.files.credentials import is_credential
+from gateway.common.store.text import read_text
 from gateway.common.terminal.tables import plain, print_table
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import probe
 from gateway.serving.cli.checks import AGENT_STORE, Device, command_output
 from gateway.serving.cli.config import effective
-from gateway.serving.cli.http_client import GatewayClient, Keys
+from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, local_addresses
 from gateway.serving.config import Config, models_folder, mqtt_brokers
 from gateway.serving.frontends.mqtt.settings.broker import broker_of
@@ -42,8 +44,6 @@ LEAST_SECRET = 4
 """Characters from which a word of a secret file is withheld wherever it occurs."""
 LOG_LINES = 500
 THIS_DEVICE = frozenset({"localhost", "127.0.0.1", "::1"})
-NAMES = ("username", "caller", "id")
-"""Settings whose texts name people or places."""
 
 
 def check_name(name: str) -> None:
@@ -59,7 +59,7 @@ def write_bundle(name: str, device: Device, surveyed: MachineSurvey | None, doct
     redacted = Redaction(device.config)
     written: list[tuple[str, str, str]] = []
     with (
-        open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+        os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
         tarfile.open(fileobj=file, mode="w:gz") as archive,
     ):
         for title, make in _parts(device, surveyed, doctor):
@@ -80,7 +80,7 @@ def write_bundle(name: str, device: Device, surveyed: MachineSurvey | None, doct
     print(f"{name}: {Path(name).stat().st_size} bytes. Read it before you send it: tar xzf {name}\n")
     print_table(("file", "bytes", "remark"), written)
     print(
-        f"\nleft out: weights, inputs and results of models, files of secrets, hosts of brokers. Secrets are {WITHHELD}."
+        f"\nleft out: weights, inputs and results of models, files of secrets, hosts of brokers; secrets are {WITHHELD}"
     )
 
 
@@ -130,9 +130,9 @@ def _parts(
     if surveyed is not None:
         yield "probe.json", lambda: probe.document(surveyed)
     for unit in ("edge-gateway", "edge-agent"):
-        yield f"{unit}.status.txt", lambda unit=unit: _said(["systemctl", "status", "--no-pager", "--lines=0", unit])
+        yield f"{unit}.status.txt", partial(_said, ["systemctl", "status", "--no-pager", "--lines=0", unit])
         journal = ["journalctl", "--no-pager", "--quiet", "--utc", f"--lines={LOG_LINES}", f"--unit={unit}"]
-        yield f"{unit}.log", lambda command=journal: _said(command)
+        yield f"{unit}.log", partial(_said, journal)
     yield "verdicts.json", lambda: _verdicts(device.state / "state.sqlite")
     config = device.config
     if config is None:
@@ -141,7 +141,7 @@ def _parts(
     yield "metrics.txt", lambda: _metrics(device, config)
     for manifest in sorted(models_folder(config).glob(f"*/*/{MANIFEST}")):
         name = "/".join(manifest.parts[-3:])
-        yield f"models/{name}", lambda manifest=manifest: manifest.read_text("utf-8")
+        yield f"models/{name}", partial(read_text, manifest)
 
 
 def _versions() -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _verdicts(file: Path) -> list[dict[str, Any]]:
 
 
 def _metrics(device: Device, config: Config) -> str:
-    for place, _ in local_addresses(config, device.arguments):
-        with GatewayClient(place, Keys(), LOCAL_TIMEOUT_S) as client:
+    for place, keys in local_addresses(config, device.arguments):
+        with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client:
             status, content = client.exchange("GET", "/metrics")
             if status != 200:
                 raise ConfigurationError(f"{place} answered HTTP {status}: callers need the scope metrics")

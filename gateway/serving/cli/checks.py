@@ -294,11 +294,7 @@ def check_ports(device: Device) -> Iterator[Check]:
         yield Check("ports", "ports", None, AS_ROOT)
         return
     for name, address in _tcp(config):
-        owners = [
-            each.pid
-            for each in listening
-            if each.laddr and each.laddr.port == address.port and _meets(each.laddr.ip, address)
-        ]
+        owners = [one.pid for one in found if one.laddr.port == address.port and _meets(one.laddr.ip, address)]
         pids = {pid for pid in owners if pid}
         if not owners:
             yield Check("ports", name, None, f"nothing listens at {address}")
@@ -333,15 +329,12 @@ def _program(pid: int) -> tuple[str, bool]:
 
 def check_listeners_answer(device: Device) -> Iterator[Check]:
     """Ask the running gateway for its models, and connect to its gRPC ports."""
-    options = {"url": None, "offline": False, "ca": None, "cert": None, "key": None, "token_file": None}
     is_up = device.service.get("ActiveState") == "active"
     try:
-        device.running = running = ask_running(
-            device.configuration, argparse.Namespace(**{**vars(device.arguments), **options})
-        )
+        device.running = running = ask_running(device.configuration, device.arguments)
     except UnreachableError as error:
         wants_token = "UNAUTHENTICATED" in str(error) or "DENIED" in str(error)
-        detail = f"a gateway answers and wants a token: {AS_ROOT}" if wants_token else str(error)
+        detail = "a gateway answers and wants a token: --token-file FILE" if wants_token else str(error)
         yield Check("listeners", "http", None if wants_token else False, *(detail,) if wants_token else split(detail))
         return
     if not running.where:

@@ -47,10 +47,12 @@ def test_the_commands_of_the_page_exist(capsys: pytest.CaptureFixture[str]) -> N
     assert len(COMMANDS) > 30
     for command in COMMANDS:
         program, *words = shlex.split(command)
+        code: object = 0
         try:
             PROGRAMS[program].parser().parse_args(words)
         except SystemExit as end:
-            assert end.code == 0, (command, capsys.readouterr().err)
+            code = end.code
+        assert code == 0, (command, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("named", ["EG-201", "eg-201", "201"])
