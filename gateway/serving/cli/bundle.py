@@ -79,9 +79,7 @@ def write_bundle(name: str, device: Device, surveyed: MachineSurvey | None, doct
             written.append((title, f"{len(content)}", note))
     print(f"{name}: {Path(name).stat().st_size} bytes. Read it before you send it: tar xzf {name}\n")
     print_table(("file", "bytes", "remark"), written)
-    print(
-        f"\nleft out: weights, inputs and results of models, files of secrets, hosts of brokers; secrets are {WITHHELD}"
-    )
+    print("\nleft out: weights, inputs and results of models, files of secrets, names of brokers' hosts")
 
 
 class Redaction:

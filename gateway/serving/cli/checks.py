@@ -289,12 +289,13 @@ def check_ports(device: Device) -> Iterator[Check]:
     """Examine which process listens at each configured port."""
     config = device.configuration
     try:
-        found = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr]
+        connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
         yield Check("ports", "ports", None, AS_ROOT)
         return
+    found = [(*one.laddr, one.pid) for one in connections if one.status == psutil.CONN_LISTEN]
     for name, address in _tcp(config):
-        owners = [one.pid for one in found if one.laddr.port == address.port and _meets(one.laddr.ip, address)]
+        owners = [pid for host, port, pid in found if port == address.port and _meets(host, address)]
         pids = {pid for pid in owners if pid}
         if not owners:
             yield Check("ports", name, None, f"nothing listens at {address}")
@@ -339,7 +340,7 @@ def check_listeners_answer(device: Device) -> Iterator[Check]:
         return
     if not running.where:
         remedy = "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-204)" if is_up else ""
-        yield Check("listeners", "http", False if is_up else None, f"no gateway answers: {running.why_not}", remedy)
+        yield Check("listeners", "http", False if is_up else None, running.why_not, remedy)
         return
     yield Check("listeners", "http", True, f"a gateway answers at {running.where}")
     for name, address in _tcp(device.configuration):
