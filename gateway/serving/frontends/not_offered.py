@@ -15,7 +15,7 @@ def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
         raise RequestError(
             Fault.UNSUPPORTED,
             f"{where} is in shared memory, which is not offered here; send and take its bytes (gRPC and HTTP offer it "
-            f"to callers on this device where the configuration says {PERMISSION})",
+            f"to callers on this device where the configuration says {PERMISSION}) (EG-507)",
         )
 
 
