@@ -12,7 +12,7 @@ import sqlite3
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from gateway.serving.cli.checks import AGENT_STORE, Device, command_output
 from gateway.serving.cli.config import effective
 from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, local_addresses
-from gateway.serving.config import Config, models_folder, mqtt_brokers
+from gateway.serving.config import Config, models_folder
 from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.store.releases import MANIFEST
 
@@ -87,25 +87,38 @@ class Redaction:
 
     def __init__(self, config: Config | None) -> None:
         words, self._hosts = set[str](), dict[str, str]()
-        if config is not None:
-            brokers = mqtt_brokers(config)
-            files = [config.auth.tokens_file, config.tls.key]
-            files += [file for one in brokers.values() for file in (one.username_file, one.password_file, one.key)]
-            words = {word for file in files if file and not is_credential(file) for word in _words(Path(file))}
-            words |= {one.username for one in brokers.values() if one.username}
-            hosts = [broker_of(one.url).host for one in brokers.values()]
-            self._hosts = {host: f"broker-{at}" for at, host in enumerate(hosts, 1) if host not in THIS_DEVICE}
+        brokers = (config.mqtt, *config.mqtt.broker) if config else ()
+        files = [config.auth.tokens_file, config.tls.key] if config else []
+        for at, one in enumerate(brokers):
+            files += [one.username_file, one.password_file, one.key]
+            words |= {one.username} if one.username else set()
+            with suppress(ConfigurationError):
+                self._hosts[broker_of(one.url).host] = f"broker-{at}"
+        words |= {word for file in files if file and not is_credential(file) for word in _words(Path(file))}
         held = sorted((word for word in words if len(word) >= LEAST_SECRET), key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, held))) if held else None
 
     def __call__(self, content: Any) -> bytes:
         """Return a text, or the JSON of a value, without secrets."""
         if not isinstance(content, str):
-            content = json.dumps(value_without_secrets(content), indent=1, ensure_ascii=False, default=str)
-        text = self._secrets.sub(WITHHELD, content) if self._secrets else content
-        for host, name in self._hosts.items():
-            text = re.sub(rf"(?i)(?<![\w.-]){re.escape(host)}(?![\w-])", name, text)
-        return without_secrets(text).encode("utf-8", "replace")
+            value = json.loads(json.dumps(content, default=str))  # tuples are lists then
+            content = json.dumps(self._value(value_without_secrets(value)), indent=1, ensure_ascii=False)
+        else:
+            content = self._text(without_secrets(content))
+        return content.encode("utf-8", "replace")
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self._text(key): self._value(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._value(inner) for inner in value]
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, text: str) -> str:
+        text = self._secrets.sub(WITHHELD, text) if self._secrets else text
+        for host in self._hosts.keys() - THIS_DEVICE:
+            text = re.sub(rf"(?i)(?<![\w.-]){re.escape(host)}(?![\w-])", self._hosts[host], text)
+        return text
 
 
 def _words(file: Path) -> Iterator[str]:

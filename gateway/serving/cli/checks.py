@@ -335,8 +335,9 @@ def check_listeners_answer(device: Device) -> Iterator[Check]:
         device.running = running = ask_running(device.configuration, device.arguments)
     except UnreachableError as error:
         wants_token = "UNAUTHENTICATED" in str(error) or "DENIED" in str(error)
-        detail = "a gateway answers and wants a token: --token-file FILE" if wants_token else str(error)
-        yield Check("listeners", "http", None if wants_token else False, *(detail,) if wants_token else split(detail))
+        problem = "a gateway answers and wants a token: --token-file FILE" if wants_token else str(error)
+        remedy = "" if wants_token else "sudo ss -ltnp, which names the process that listens there (EG-204)"
+        yield Check("listeners", "http", None if wants_token else False, problem.partition("; or look")[0], remedy)
         return
     if not running.where:
         remedy = "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-204)" if is_up else ""
