@@ -40,6 +40,7 @@ seconds answered
 systemctl is-active edge-gateway > active
 edge-gateway --version > version.before
 edge-gateway doctor > runtimes.before
+edge-gateway doctor EG-201 > fault
 shows MainPID > pid.before
 size onnx
 install install edge-agent edge-gateway-openvino > dpkg.openvino

@@ -81,7 +81,7 @@ class Check:
 
     @property
     def code(self) -> str:
-        """Return the code of the fault ("": it has none)."""
+        """Return the code of the error ("": it has none)."""
         found = _CODE.search(f"{self.remedy} {self.detail}")
         return found[0] if found else ""
 

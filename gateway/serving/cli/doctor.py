@@ -52,9 +52,9 @@ AFTER: tuple[tuple[str, float, Callable[[Device], Iterator[Check]]], ...] = (
 def command(arguments: argparse.Namespace) -> int:
     """Print the checks and findings; return 1 if there are findings."""
     if arguments.code:
-        from gateway.serving.cli.faults import print_fault
+        from gateway.serving.cli.error_codes import print_entry
 
-        return print_fault(arguments.code)
+        return print_entry(arguments.code)
     if arguments.bundle:
         from gateway.serving.cli.bundle import check_name
 

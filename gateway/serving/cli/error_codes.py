@@ -1,4 +1,4 @@
-"""Catalogue of faults: the page of troubleshooting, whose headings are the codes that errors end with."""
+"""Codes that errors end with, read from the page of troubleshooting, whose headings they are."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _ENTRY = re.compile(r"^### (EG-\d{3}) ([^\n]*)\n(.*?)(?=^##|\Z)", re.MULTILINE |
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
-def faults() -> dict[str, tuple[str, str]]:
-    """Return symptom and text (Markdown) of each fault by its code."""
+def entries() -> dict[str, tuple[str, str]]:
+    """Return symptom and text (Markdown) by code."""
     package = Path(__file__).parents[2]
     shipped = package / "_share" / PAGE
     page = shipped if shipped.is_file() else package.parent / "docs/pages/howto" / PAGE
     return {code: (symptom, text.strip()) for code, symptom, text in _ENTRY.findall(page.read_text("utf-8"))}
 
 
-def print_fault(named: str) -> int:
-    """Print a fault's cause and commands at the width of the terminal. Raises ConfigurationError for unknown codes."""
-    known, number = faults(), named.upper().removeprefix("EG-")
+def print_entry(named: str) -> int:
+    """Print cause and commands of a code at the width of the terminal. Raises ConfigurationError for unknown codes."""
+    known, number = entries(), named.upper().removeprefix("EG-")
     code = f"EG-{number}"
     if code not in known:
         wanted = int(number) if number.isdecimal() else 0
         close = sorted(known, key=lambda each: abs(int(each.removeprefix("EG-")) - wanted))[:3]
         nearest = "; ".join(f"{each}: {known[each][0]}" for each in close)
-        raise ConfigurationError(f"no fault has the code {named!r:.40}; nearest are {nearest}", table="doctor")
+        raise ConfigurationError(f"no error has the code {named!r:.40}; nearest are {nearest}", table="doctor")
     symptom, text = known[code]
     width = min(shutil.get_terminal_size().columns, WIDTH_LIMIT) if sys.stdout.isatty() else WIDTH_LIMIT
     print(textwrap.fill(f"{code}: {_plain(symptom)}", width))

@@ -37,7 +37,7 @@ from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import checks
 from gateway.serving.cli.checks import Check, Device, agent_checks, bounded, certificate_check
 from gateway.serving.cli.explain import find_release
-from gateway.serving.cli.faults import faults
+from gateway.serving.cli.error_codes import entries
 from gateway.serving.cli.http_client import GatewayClient, Keys, read_url
 from gateway.serving.cli.mqtt_choice import select_route
 from gateway.serving.cli.service_user import account_of
@@ -326,7 +326,7 @@ PATCHED: Mapping[str, Callable[[pytest.MonkeyPatch], str]] = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_the_error_names_its_code(case: str, tmp_path: Path) -> None:
-    assert case[:6] in faults()
+    assert case[:6] in entries()
     try:
         text = TABLE[case](tmp_path)
     except Exception as error:  # noqa: BLE001  each house has its own errors

@@ -10,7 +10,7 @@ import pytest
 
 from docs.reference import PROGRAMS
 from gateway.cli import main
-from gateway.serving.cli.faults import faults
+from gateway.serving.cli.error_codes import entries
 
 ROOT = Path(__file__).resolve().parents[4]
 RAISED = sorted(
@@ -32,13 +32,13 @@ COMMANDS = sorted(
 
 
 def test_the_page_and_the_source_have_the_same_codes() -> None:
-    assert list(faults()) == RAISED
+    assert list(entries()) == RAISED
     assert len(RAISED) >= 60
 
 
 @pytest.mark.parametrize("code", RAISED)
 def test_each_entry_has_a_cause_and_commands(code: str) -> None:
-    symptom, text = faults()[code]
+    symptom, text = entries()[code]
     assert symptom
     assert re.fullmatch(r"[\w`].*[.:]\n\n```sh\n.+\n```", text, re.DOTALL)
 
