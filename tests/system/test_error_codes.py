@@ -36,8 +36,8 @@ from gateway.serving import assembly
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import checks
 from gateway.serving.cli.checks import Check, Device, agent_checks, bounded, certificate_check
-from gateway.serving.cli.explain import find_release
 from gateway.serving.cli.error_codes import entries
+from gateway.serving.cli.explain import find_release
 from gateway.serving.cli.http_client import GatewayClient, Keys, read_url
 from gateway.serving.cli.mqtt_choice import select_route
 from gateway.serving.cli.service_user import account_of
