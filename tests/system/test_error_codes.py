@@ -35,7 +35,7 @@ from gateway.device.domain.software_request import PACKAGES_OWN
 from gateway.serving import assembly
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import checks
-from gateway.serving.cli.checks import Check, Device, agent_checks, bounded, certificate_check
+from gateway.serving.cli.checks import CheckResult, ExaminedDevice, agent_checks, bounded, certificate_check
 from gateway.serving.cli.error_codes import entries
 from gateway.serving.cli.explain import find_release
 from gateway.serving.cli.http_client import GatewayClient, Keys, read_url
@@ -70,8 +70,8 @@ CLOSED = "127.0.0.1:9"
 STATUS: Mapping[str, Any] = {"state": "in-step", "why": "", "last_poll": None, "controller": None}
 
 
-def device(text: str = "", **service: str) -> Device:
-    return Device(options(), parse_config(text, ""), service=service)
+def device(text: str = "", **service: str) -> ExaminedDevice:
+    return ExaminedDevice(options(), parse_config(text, ""), service=service)
 
 
 def options() -> argparse.Namespace:
@@ -79,7 +79,7 @@ def options() -> argparse.Namespace:
     return argparse.Namespace(offline=False, **absent)
 
 
-def said(found: Iterator[Check]) -> str:
+def said(found: Iterator[CheckResult]) -> str:
     """Return the first finding as text."""
     return next(f"{one.detail}; {one.remedy}" for one in found if one.ok is False)
 
@@ -221,9 +221,9 @@ def certificate(lives: timedelta, *, other_key: bool = False) -> Callable[[Path]
 
 
 def hung(_: Path) -> str:
-    def never() -> Iterator[Check]:
+    def never() -> Iterator[CheckResult]:
         time.sleep(60)
-        yield Check("disk", "disk", True, "")
+        yield CheckResult("disk", "disk", True, "")
 
     return said(iter(bounded("disk", 0.05, never)))
 

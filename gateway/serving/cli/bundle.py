@@ -26,7 +26,7 @@ from gateway.common.store.text import read_text
 from gateway.common.terminal.tables import plain, print_table
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import probe
-from gateway.serving.cli.checks import AGENT_STORE, Device, command_output
+from gateway.serving.cli.checks import AGENT_STORE, ExaminedDevice, command_output
 from gateway.serving.cli.config import effective
 from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, local_addresses
@@ -54,7 +54,7 @@ def check_name(name: str) -> None:
         raise ConfigurationError("exists; remove it, or name another file", file=name, table="--bundle")
 
 
-def write_bundle(name: str, device: Device, surveyed: MachineSurvey | None, doctor: Mapping[str, Any]) -> None:
+def write_bundle(name: str, device: ExaminedDevice, surveyed: MachineSurvey | None, doctor: Mapping[str, Any]) -> None:
     """Write the bundle, which only this user may read, and print what is in it and what was left out."""
     redacted = Redaction(device.config)
     written: list[tuple[str, str, str]] = []
@@ -133,7 +133,7 @@ def _words(file: Path) -> Iterator[str]:
 
 
 def _parts(
-    device: Device, surveyed: MachineSurvey | None, doctor: Mapping[str, Any]
+    device: ExaminedDevice, surveyed: MachineSurvey | None, doctor: Mapping[str, Any]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield each file's name and what makes its content."""
     yield "versions.json", _versions
@@ -183,7 +183,7 @@ def _verdicts(file: Path) -> list[dict[str, Any]]:
         return [{"key": key, "verdict": json.loads(content)} for key, content in rows]
 
 
-def _metrics(device: Device, config: Config) -> str:
+def _metrics(device: ExaminedDevice, config: Config) -> str:
     for place, keys in local_addresses(config, device.arguments):
         with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client:
             status, content = client.exchange("GET", "/metrics")

@@ -23,19 +23,19 @@ from gateway.common.terminal.tables import mark, plain, print_json, print_table
 from gateway.serving import assembly
 from gateway.serving.assembly import HERE, MachineSurvey
 from gateway.serving.cli import checks
-from gateway.serving.cli.checks import Check, Device, bounded, split
+from gateway.serving.cli.checks import CheckResult, ExaminedDevice, bounded, split
 from gateway.serving.cli.common import configured, root_folder
 from gateway.serving.config import Config, state_folder
 from gateway.serving.model_sources import releases_here
 
 HARDWARE_S = 180.0
 """Deadline of the check of accelerators: every vendor library and runtime is asked in a child with a deadline."""
-BEFORE: tuple[tuple[str, float, Callable[[Device], Iterator[Check]]], ...] = (
+BEFORE: tuple[tuple[str, float, Callable[[ExaminedDevice], Iterator[CheckResult]]], ...] = (
     ("unit", 10, checks.check_unit),
     ("configuration", 10, checks.check_configuration),
     ("permissions", 20, checks.check_permissions),
 )
-AFTER: tuple[tuple[str, float, Callable[[Device], Iterator[Check]]], ...] = (
+AFTER: tuple[tuple[str, float, Callable[[ExaminedDevice], Iterator[CheckResult]]], ...] = (
     ("clock", 5, checks.check_clock),
     ("disk", 10, checks.check_disk),
     ("memory", 20, checks.check_memory),
@@ -77,12 +77,12 @@ class Examination:
     """Checks of one device, with their results. Another device's tree has accelerators only."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.device, self.root = Device(arguments), root_folder(arguments)
+        self.device, self.root = ExaminedDevice(arguments), root_folder(arguments)
         self.surveyed: MachineSurvey | None = None
-        self.checks: list[Check] = []
+        self.checks: list[CheckResult] = []
 
     @property
-    def findings(self) -> list[Check]:
+    def findings(self) -> list[CheckResult]:
         """Return the failed checks, in order."""
         return [check for check in self.checks if check.ok is False]
 
@@ -118,25 +118,25 @@ class Examination:
             "checks": [asdict(one) for one in self.checks],
         }
 
-    def _hardware(self) -> Iterator[Check]:
+    def _hardware(self) -> Iterator[CheckResult]:
         config = self.device.config or Config()
         self.surveyed = surveyed = asyncio.run(assembly.survey(config, self.root, ask_all=True))
         if self.root == HERE:
             problems: list[str] = []
             trials = _trials(config, surveyed, state_folder(self.device.arguments.state), problems.append)
-            yield from (Check("disk", "state", False, *split(problem)) for problem in problems)
+            yield from (CheckResult("disk", "state", False, *split(problem)) for problem in problems)
             climbed = climb_trials(surveyed.inventory, trials)
             self.surveyed = surveyed = MachineSurvey(climbed, surveyed.profile, surveyed.statuses, surveyed.listings)
-        yield Check("profile", "profile", surveyed.profile is not None or None, surveyed.profile_sentence)
+        yield CheckResult("profile", "profile", surveyed.profile is not None or None, surveyed.profile_sentence)
         yield from _runtimes(surveyed)
         for accelerator in surveyed.inventory.accelerators:
             yield from _accelerator(self.device, accelerator)
         for remark in surveyed.inventory.remarks:
             if remark.remedy:
-                yield Check("accelerators", remark.subject, False, remark.detail, remark.remedy)
+                yield CheckResult("accelerators", remark.subject, False, remark.detail, remark.remedy)
 
 
-def _accelerator(device: Device, accelerator: Accelerator) -> Iterator[Check]:
+def _accelerator(device: ExaminedDevice, accelerator: Accelerator) -> Iterator[CheckResult]:
     """Yield the first broken rung and the warnings. The permission is that of the service's user, where it is known."""
     subject = f"{accelerator.kind} at {accelerator.device}"
     allowed = checks.judged_node(device, accelerator.device)
@@ -149,15 +149,15 @@ def _accelerator(device: Device, accelerator: Accelerator) -> Iterator[Check]:
             "sudo systemctl restart edge-gateway (EG-404)"
         )
         problem = f"permission: the service's user {device.account.name} may not open {accelerator.device}"
-        yield Check("accelerators", subject, False, problem, remedy)
+        yield CheckResult("accelerators", subject, False, problem, remedy)
     elif broken is None:
-        yield Check("accelerators", subject, True, accelerator.name)
+        yield CheckResult("accelerators", subject, True, accelerator.name)
     for rung in (broken, *accelerator.warnings):
         if rung is not None:
-            yield Check("accelerators", subject, False, f"{rung.name}: {rung.detail}", rung.remedy)
+            yield CheckResult("accelerators", subject, False, f"{rung.name}: {rung.detail}", rung.remedy)
 
 
-def _runtimes(surveyed: MachineSurvey) -> Iterator[Check]:
+def _runtimes(surveyed: MachineSurvey) -> Iterator[CheckResult]:
     """Yield runtimes with what they list, those that are broken or in conflict, and plugins that cannot be used.
 
     An absent one is no finding as long as any engine is installed.
@@ -170,10 +170,10 @@ def _runtimes(surveyed: MachineSurvey) -> Iterator[Check]:
         is_finding = status.problem and status in engines and (status.version or absent_all)
         ok = False if is_finding else None if status.problem else True
         detail = status.problem or f"{status.version} lists {listed}"
-        yield Check("runtime", f"runtime {status.name}", ok, detail, status.remedy if status.problem else "")
+        yield CheckResult("runtime", f"runtime {status.name}", ok, detail, status.remedy if status.problem else "")
     for provider, plugin in surveyed.plugins.items():
         if plugin.problem:
-            yield Check("runtime", f"provider {provider} {plugin.version}", False, plugin.problem, plugin.remedy)
+            yield CheckResult("runtime", f"provider {provider} {plugin.version}", False, plugin.problem, plugin.remedy)
 
 
 def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:
@@ -189,14 +189,14 @@ def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Calla
         return [candidate for manifest in manifests for candidate in loader.candidates(manifest)]
 
 
-def _print_check(check: Check) -> None:
+def _print_check(check: CheckResult) -> None:
     place = (
         check.subject if check.rung in check.subject or check.rung == "runtime" else f"{check.rung}: {check.subject}"
     )
     print(plain(f"{mark(check.ok)} {place}: {check.detail}"), flush=True)
 
 
-def _print_findings(findings: list[Check]) -> None:
+def _print_findings(findings: list[CheckResult]) -> None:
     if not findings:
         print("\nno problem found")
         return
@@ -211,7 +211,7 @@ def _print_findings(findings: list[Check]) -> None:
         print_table(("where", "what is wrong", "what to do", "code"), rows)
 
 
-def _without_code(check: Check) -> tuple[str, str]:
+def _without_code(check: CheckResult) -> tuple[str, str]:
     """Return problem and remedy without the code, so that commands can be copied."""
     mark = f" ({check.code})"
     return check.detail.replace(mark, ""), check.remedy.replace(mark, "") or "do what the problem says"

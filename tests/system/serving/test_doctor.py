@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.serving.cli import checks, running
-from gateway.serving.cli.checks import Check, Device, judged_node
+from gateway.serving.cli.checks import CheckResult, ExaminedDevice, judged_node
 from gateway.serving.cli.service_user import UnitAccount
 from gateway.serving.config import parse_config
 from gateway.serving.domain.permissions import UserAccount
@@ -29,12 +29,12 @@ from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, copy_mod
 RUN = [*COMMAND, "doctor"]
 
 
-def device(text: str, **given: Any) -> Device:
+def device(text: str, **given: Any) -> ExaminedDevice:
     absent = dict.fromkeys(("config", "models", "state", "url", "ca", "cert", "key", "token_file"))
-    return Device(argparse.Namespace(offline=False, **absent), parse_config(text, ""), **given)
+    return ExaminedDevice(argparse.Namespace(offline=False, **absent), parse_config(text, ""), **given)
 
 
-def findings(found: Iterator[Check]) -> list[Check]:
+def findings(found: Iterator[CheckResult]) -> list[CheckResult]:
     return [one for one in found if one.ok is False]
 
 
