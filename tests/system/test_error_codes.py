@@ -213,7 +213,7 @@ def certificate(lives: timedelta, *, other_key: bool = False) -> Callable[[Path]
         cert, key = authority.issue("here")
         (folder / "cert.pem").write_bytes(cert)
         (folder / "key.pem").write_bytes(authority.issue("other")[1] if other_key else key)
-        found = certificate_check("tls.cert", str(folder / "cert.pem"), str(folder / "key.pem"))
+        found = certificate_check("tls.cert", str(folder / "cert.pem"))
         assert found.ok is False
         return f"{found.detail}; {found.remedy}"
 
@@ -223,7 +223,7 @@ def certificate(lives: timedelta, *, other_key: bool = False) -> Callable[[Path]
 def hung(_: Path) -> str:
     def never() -> Iterator[CheckResult]:
         time.sleep(60)
-        yield CheckResult("disk", "disk", True, "")
+        yield CheckResult("disk", True, "")
 
     return said(iter(bounded("disk", 0.05, never)))
 
@@ -353,5 +353,5 @@ def test_a_certificate_that_is_valid_is_no_finding(tmp_path: Path) -> None:
     cert, key = Authority(timedelta(days=90)).issue("here")
     (tmp_path / "cert.pem").write_bytes(cert)
     (tmp_path / "key.pem").write_bytes(key)
-    found = certificate_check("tls.cert", str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    found = certificate_check("tls.cert", str(tmp_path / "cert.pem"))
     assert (found.ok, "(89 days)" in found.detail) == (True, True)

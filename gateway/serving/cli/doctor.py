@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,19 +23,19 @@ from gateway.common.terminal.tables import mark, plain, print_json, print_table
 from gateway.serving import assembly
 from gateway.serving.assembly import HERE, MachineSurvey
 from gateway.serving.cli import checks
-from gateway.serving.cli.checks import CheckResult, ExaminedDevice, bounded, split
+from gateway.serving.cli.checks import CheckResult, ExaminedDevice, Results, bounded, refused
 from gateway.serving.cli.common import configured, root_folder
 from gateway.serving.config import Config, state_folder
 from gateway.serving.model_sources import releases_here
 
 HARDWARE_S = 180.0
 """Deadline of the check of accelerators: every vendor library and runtime is asked in a child with a deadline."""
-BEFORE: tuple[tuple[str, float, Callable[[ExaminedDevice], Iterator[CheckResult]]], ...] = (
+BEFORE: tuple[tuple[str, float, Callable[[ExaminedDevice], Results]], ...] = (
     ("unit", 10, checks.check_unit),
     ("configuration", 10, checks.check_configuration),
     ("permissions", 20, checks.check_permissions),
 )
-AFTER: tuple[tuple[str, float, Callable[[ExaminedDevice], Iterator[CheckResult]]], ...] = (
+AFTER: tuple[tuple[str, float, Callable[[ExaminedDevice], Results]], ...] = (
     ("clock", 5, checks.check_clock),
     ("disk", 10, checks.check_disk),
     ("memory", 20, checks.check_memory),
@@ -118,28 +118,28 @@ class Examination:
             "checks": [asdict(one) for one in self.checks],
         }
 
-    def _hardware(self) -> Iterator[CheckResult]:
+    def _hardware(self) -> Results:
         config = self.device.config or Config()
         self.surveyed = surveyed = asyncio.run(assembly.survey(config, self.root, ask_all=True))
         if self.root == HERE:
             problems: list[str] = []
             trials = _trials(config, surveyed, state_folder(self.device.arguments.state), problems.append)
-            yield from (CheckResult("disk", "state", False, *split(problem)) for problem in problems)
+            yield from (refused("state", ConfigurationError(problem)) for problem in problems)
             climbed = climb_trials(surveyed.inventory, trials)
             self.surveyed = surveyed = MachineSurvey(climbed, surveyed.profile, surveyed.statuses, surveyed.listings)
-        yield CheckResult("profile", "profile", surveyed.profile is not None or None, surveyed.profile_sentence)
+        yield CheckResult("profile", surveyed.profile is not None or None, surveyed.profile_sentence)
         yield from _runtimes(surveyed)
         for accelerator in surveyed.inventory.accelerators:
             yield from _accelerator(self.device, accelerator)
         for remark in surveyed.inventory.remarks:
             if remark.remedy:
-                yield CheckResult("accelerators", remark.subject, False, remark.detail, remark.remedy)
+                yield CheckResult(remark.subject, False, remark.detail, remark.remedy)
 
 
-def _accelerator(device: ExaminedDevice, accelerator: Accelerator) -> Iterator[CheckResult]:
+def _accelerator(device: ExaminedDevice, accelerator: Accelerator) -> Results:
     """Yield the first broken rung and the warnings. The permission is that of the service's user, where it is known."""
     subject = f"{accelerator.kind} at {accelerator.device}"
-    allowed = checks.judged_node(device, accelerator.device)
+    allowed = checks.may_open(device, accelerator.device)
     broken = next(
         (rung for rung in accelerator.rungs if rung.ok is False and (rung.name, allowed) != ("permission", True)), None
     )
@@ -149,15 +149,15 @@ def _accelerator(device: ExaminedDevice, accelerator: Accelerator) -> Iterator[C
             "sudo systemctl restart edge-gateway (EG-404)"
         )
         problem = f"permission: the service's user {device.account.name} may not open {accelerator.device}"
-        yield CheckResult("accelerators", subject, False, problem, remedy)
+        yield CheckResult(subject, False, problem, remedy)
     elif broken is None:
-        yield CheckResult("accelerators", subject, True, accelerator.name)
+        yield CheckResult(subject, True, accelerator.name)
     for rung in (broken, *accelerator.warnings):
         if rung is not None:
-            yield CheckResult("accelerators", subject, False, f"{rung.name}: {rung.detail}", rung.remedy)
+            yield CheckResult(subject, False, f"{rung.name}: {rung.detail}", rung.remedy)
 
 
-def _runtimes(surveyed: MachineSurvey) -> Iterator[CheckResult]:
+def _runtimes(surveyed: MachineSurvey) -> Results:
     """Yield runtimes with what they list, those that are broken or in conflict, and plugins that cannot be used.
 
     An absent one is no finding as long as any engine is installed.
@@ -170,10 +170,10 @@ def _runtimes(surveyed: MachineSurvey) -> Iterator[CheckResult]:
         is_finding = status.problem and status in engines and (status.version or absent_all)
         ok = False if is_finding else None if status.problem else True
         detail = status.problem or f"{status.version} lists {listed}"
-        yield CheckResult("runtime", f"runtime {status.name}", ok, detail, status.remedy if status.problem else "")
+        yield CheckResult(f"runtime {status.name}", ok, detail, status.remedy if status.problem else "")
     for provider, plugin in surveyed.plugins.items():
         if plugin.problem:
-            yield CheckResult("runtime", f"provider {provider} {plugin.version}", False, plugin.problem, plugin.remedy)
+            yield CheckResult(f"provider {provider} {plugin.version}", False, plugin.problem, plugin.remedy)
 
 
 def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.serving.cli import checks, running
-from gateway.serving.cli.checks import CheckResult, ExaminedDevice, judged_node
+from gateway.serving.cli.checks import CheckResult, ExaminedDevice, may_open
 from gateway.serving.cli.service_user import UnitAccount
 from gateway.serving.config import parse_config
 from gateway.serving.domain.permissions import UserAccount
@@ -110,9 +110,9 @@ def test_brokers_are_examined_up_to_the_login(tmp_path: Path, monkeypatch: pytes
 def test_nodes_are_judged_for_the_user_of_the_service() -> None:
     nobody = UserAccount("nobody", 65_534, frozenset({65_534}), "nogroup")
     here = device("", account=nobody, unit=UnitAccount("nobody"))
-    assert judged_node(here, "/dev/null") is True
-    assert judged_node(here, "/nowhere") is None
-    assert judged_node(device(""), "/dev/null") is None
+    assert may_open(here, "/dev/null") is True
+    assert may_open(here, "/nowhere") is None
+    assert may_open(device(""), "/dev/null") is None
 
 
 def test_a_broken_configuration_is_the_first_finding_and_the_rest_is_examined(tmp_path: Path) -> None:
