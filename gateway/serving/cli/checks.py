@@ -63,7 +63,8 @@ CERTIFICATE_DAYS = 14
 AGENT_STORE = Path("/var/lib/edge-agent")
 AGENT_IS_WELL = frozenset({"in-step", "updating", "held", "unassigned", "new", "waiting"})
 AS_ROOT = "not visible to this user; see with: sudo edge-gateway doctor"
-PROPERTIES = "LoadState,ActiveState,UnitFileState,NRestarts,Result,ExecMainStatus,StatusText,MemoryMax,ActiveEnterTimestampMonotonic"
+PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result,ExecMainStatus,StatusText,MemoryMax,"
+SINCE = "ActiveEnterTimestampMonotonic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def bounded(rung: str, limit_s: float, check: Callable[[], Results]) -> list[Che
     if thread.is_alive():
         late = f"no answer within {limit_s:g} s"
         found = [*found, CheckResult(rung, False, late, "see what hangs: sudo dmesg | tail -n 20 (EG-211)")]
-    return [replace(one, rung=rung) for one in found]
+    return [replace(one, rung=rung, remedy="" if one.ok else one.remedy) for one in found]
 
 
 def refused(subject: str, error: Exception) -> CheckResult:
@@ -143,17 +144,17 @@ def check_unit(device: ExaminedDevice) -> Results:
     device.service = service = unit_properties(UNIT)
     state, restarts = service.get("ActiveState", ""), int(service.get("NRestarts") or 0)
     why = service.get("StatusText") or f"result {service.get('Result')}, exit status {service.get('ExecMainStatus')}"
-    up_s = time.monotonic() - int(service.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+    up_s = time.monotonic() - int(service.get(SINCE) or 0) / 1e6
     if not service:
         yield CheckResult(UNIT, None, "systemd does not run here (a container?)")
     elif service.get("LoadState") == "not-found":
         yield CheckResult(UNIT, None, "it is not installed; edge-gateway run serves until it is ended")
-    elif restarts >= CRASHES and (state != "active" or up_s < STEADY_S):
-        what = f"it has restarted {restarts} times and does not stay up: {why}"
-        yield CheckResult(UNIT, False, what, "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-207)")
     elif state == "failed" and service.get("ExecMainStatus") == "2":
         what = f"its configuration is refused: {why}"
         yield CheckResult(UNIT, False, what, "sudo edge-gateway config check (EG-206)")
+    elif service.get("SubState") == "auto-restart" or (restarts >= CRASHES and (state != "active" or up_s < STEADY_S)):
+        what = f"it has restarted {restarts} times and does not stay up: {why}"
+        yield CheckResult(UNIT, False, what, "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-207)")
     elif state in {"failed", "inactive"}:
         yield CheckResult(UNIT, False, f"it is {state}: {why}", "sudo systemctl enable --now edge-gateway (EG-205)")
     else:
@@ -164,7 +165,7 @@ def unit_properties(unit: str) -> dict[str, str]:
     """Return properties of a unit as systemd reports them, {} where systemd does not run."""
     if not Path("/run/systemd/system").is_dir():
         return {}
-    lines = command_output("systemctl", "show", unit, f"--property={PROPERTIES}").splitlines()
+    lines = command_output("systemctl", "show", unit, f"--property={PROPERTIES}{SINCE}").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
@@ -250,7 +251,7 @@ def check_disk(device: ExaminedDevice) -> Results:
 
 def check_memory(device: ExaminedDevice) -> Results:
     """Compare the bound of the gateway's memory with the files of its models."""
-    maximum, installed = device.service.get("MemoryMax", ""), psutil.virtual_memory().total
+    maximum, installed = unit_properties(UNIT).get("MemoryMax", ""), psutil.virtual_memory().total
     group = int(maximum) if maximum.isdecimal() else None
     bound = assembly.data_limit_bytes(device.configuration, installed, group) // MIB
     manifests = [one.manifest for one in asyncio.run(releases_here(device.configuration)) if one.manifest]
@@ -262,32 +263,31 @@ def check_memory(device: ExaminedDevice) -> Results:
 
 
 def check_ports(device: ExaminedDevice) -> Results:
-    """Examine which process listens at each configured port, and that gRPC accepts connections."""
+    """Examine which process listens at each configured port."""
     connections, config = psutil.net_connections("tcp"), device.configuration
     listening = [(*one.laddr, one.pid) for one in connections if one.status == psutil.CONN_LISTEN]
-    listens = [("grpc", address) for address in config.grpc_listen] + [
-        ("http", address) for address in config.http_listen
-    ]
-    for name, address in listens:
-        hosts = {address.host, *ANYWHERE} | (
-            {"127.0.0.1", "::1"} if address.host in {"localhost", *ANYWHERE} else set()
-        )
+    for name, address in [
+        *(("grpc", one) for one in config.grpc_listen),
+        *(("http", one) for one in config.http_listen),
+    ]:
+        near = {"127.0.0.1", "::1"} if address.host in {"localhost", *ANYWHERE} else set[str]()
+        hosts = {address.host, *ANYWHERE, *near}
         owners = {pid for host, port, pid in listening if port == address.port and host in hosts}
-        if address.path or not owners:
-            yield CheckResult(name, None, f"nothing listens at {address}" if not address.path else f"{address}")
+        if not owners:
+            yield CheckResult(name, None, f"nothing listens at {address}" if address.port else f"{address}")
         for pid in owners:
             program, ours = _program(pid) if pid else (AS_ROOT, None)
-            remedy = f"sudo systemctl stop {program}, or set another address in [{name}] listen (EG-201)"
+            remedy = f"systemctl status {pid} names its service; stop that, or set another address in [{name}] listen (EG-201)"
             yield CheckResult(name, ours, f"{address} belongs to process {pid or '?'} ({program})", remedy)
 
 
 def _program(pid: int) -> tuple[str, bool]:
     """Return a process's name, and whether it is a gateway."""
     try:
-        words = psutil.Process(pid).cmdline()
-        return psutil.Process(pid).name(), "gateway" in words or any(Path(one).name == "edge-gateway" for one in words)
+        name, words = psutil.Process(pid).name(), psutil.Process(pid).cmdline()
     except psutil.Error:
         return "a process that has ended", True
+    return name, "gateway" in words or any(Path(word).name == "edge-gateway" for word in words)
 
 
 def check_listeners_answer(device: ExaminedDevice) -> Results:
@@ -315,9 +315,7 @@ def check_brokers(device: ExaminedDevice) -> Results:
             socket.create_connection((broker.host, broker.port), CONNECT_S).close()
         except (OSError, UnicodeError) as error:
             unknown = isinstance(error, socket.gaierror | UnicodeError)
-            remedy = (
-                "correct the name, or the device's DNS (EG-601)" if unknown else "start it, or open its port (EG-602)"
-            )
+            remedy = "correct the name or the DNS (EG-601)" if unknown else "start it, or open its port (EG-602)"
             what = f"{table_of(name)}.url: {broker.host} port {broker.port}: {error}"
             yield CheckResult(subject, False, what, f"{remedy}; the gateway tries it again and serves the rest")
             continue
@@ -375,26 +373,20 @@ def agent_checks(status: Mapping[str, Any], now: datetime) -> Results:
 
 def check_certificates(device: ExaminedDevice) -> Results:
     """Examine ends of certificates. That they match their keys is part of the configuration and of the login."""
-    brokers = mqtt_brokers(device.configuration)
-    named = {"tls.cert": device.configuration.tls.cert} | {
-        f"{table_of(one)}.cert": each.cert for one, each in brokers.items()
-    }
-    for setting, cert in named.items():
+    named = {f"{table_of(name)}.cert": one.cert for name, one in mqtt_brokers(device.configuration).items()}
+    for setting, cert in {"tls.cert": device.configuration.tls.cert, **named}.items():
         if cert and not is_credential(cert):
             yield certificate_check(setting, cert)
 
 
 def certificate_check(setting: str, cert: str) -> CheckResult:
     """Return the end of a certificate, as openssl tells it: Python has no public function for that."""
-    said = command_output(
-        "openssl", "x509", "-in", cert, "-noout", "-enddate", "-checkend", f"{CERTIFICATE_DAYS * 86400}"
-    )
+    soon = f"{CERTIFICATE_DAYS * 86400}"
+    said = command_output("openssl", "x509", "-in", cert, "-noout", "-enddate", "-checkend", soon)
     end = said.partition("notAfter=")[2].partition("\n")[0]
     remedy = f"renew {cert} and its key, then: sudo systemctl reload edge-gateway (EG-109)"
-    ok = "will not expire" in said if end else None
-    return CheckResult(
-        setting, ok, f"{cert} ends {end}" if end else f"{cert}: not examined: {said or 'no openssl'}", remedy
-    )
+    detail = f"{cert} ends {end}" if end else f"{cert}: not examined: {said.strip() or 'there is no openssl'}"
+    return CheckResult(setting, "will not expire" in said if end else None, detail, remedy)
 
 
 def check_models(device: ExaminedDevice) -> Results:
@@ -414,7 +406,5 @@ def check_models(device: ExaminedDevice) -> Results:
             detail, ok = f"the running gateway: {one.state}: {one.reason}", None if one.state == "LOADING" else False
             remedy = f"edge-gateway explain {one.name} (EG-308)"
             yield CheckResult(f"model {one.name} version {one.version}", ok, detail, remedy)
-    complete = sum(not release.problem for release in releases)
-    yield CheckResult(
-        f"models in {models_folder(device.configuration)}", complete > 0 or None, f"{complete} are complete"
-    )
+    complete, folder = sum(not release.problem for release in releases), models_folder(device.configuration)
+    yield CheckResult(f"models in {folder}", complete > 0 or None, f"{complete} are complete")

@@ -28,25 +28,22 @@ from gateway.serving.cli.common import configured, root_folder
 from gateway.serving.config import Config, state_folder
 from gateway.serving.model_sources import releases_here
 
-HARDWARE_S = 180.0
-"""Deadline of the check of accelerators: every vendor library and runtime is asked in a child with a deadline."""
-BEFORE: tuple[tuple[str, float, Callable[[ExaminedDevice], Results]], ...] = (
-    ("unit", 10, checks.check_unit),
+LADDER: tuple[tuple[str, float, Callable[[ExaminedDevice], Results] | None], ...] = (
     ("configuration", 10, checks.check_configuration),
     ("permissions", 20, checks.check_permissions),
-)
-AFTER: tuple[tuple[str, float, Callable[[ExaminedDevice], Results]], ...] = (
-    ("clock", 5, checks.check_clock),
     ("disk", 10, checks.check_disk),
     ("memory", 20, checks.check_memory),
     ("ports", 10, checks.check_ports),
+    ("unit", 10, checks.check_unit),
     ("listeners", 60, checks.check_listeners_answer),
+    ("clock", 5, checks.check_clock),
+    ("accelerators", 180, None),
     ("broker", 60, checks.check_brokers),
     ("agent", 30, checks.check_agent),
     ("certificates", 10, checks.check_certificates),
     ("models", 60, checks.check_models),
 )
-"""Checks before and after that of accelerators, each with its deadline in seconds."""
+"""Checks with their deadlines in seconds, first what a service cannot do without. None: that of `Examination`."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -88,21 +85,16 @@ class Examination:
 
     def carry_out(self, *, silent: bool) -> None:
         """Carry out all checks, one after the other; print each result unless `silent`."""
-        hardware = ("accelerators", HARDWARE_S, self._hardware)
         if self.root != HERE:
             self.device.config = configured(self.device.arguments)
-            ladder = [hardware]
-        else:
-            bind = [(name, limit_s, partial(check, self.device)) for name, limit_s, check in (*BEFORE, *AFTER)]
-            ladder = [*bind[: len(BEFORE)], hardware, *bind[len(BEFORE) :]]
-        for name, limit_s, check in ladder:
-            found = bounded(name, limit_s, check)
-            self.checks += found
-            for one in () if silent else found:
-                _print_check(one)
-            if name == "accelerators" and not silent and self.surveyed is not None:
-                for note in self.surveyed.inventory.notes:
-                    print(plain(f"- {note}"))
+        for name, limit_s, check in LADDER:
+            if self.root == HERE or check is None:
+                found = bounded(name, limit_s, partial(check, self.device) if check else self._accelerators)
+                self.checks += found
+                for one in () if silent else found:
+                    _print_check(one)
+        for note in self.surveyed.inventory.notes if self.surveyed and not silent else ():
+            print(plain(f"- {note}"))
 
     def document(self) -> dict[str, Any]:
         """Return the document of `--json`; the first of `findings` is to be mended first."""
@@ -118,7 +110,7 @@ class Examination:
             "checks": [asdict(one) for one in self.checks],
         }
 
-    def _hardware(self) -> Results:
+    def _accelerators(self) -> Results:
         config = self.device.config or Config()
         self.surveyed = surveyed = asyncio.run(assembly.survey(config, self.root, ask_all=True))
         if self.root == HERE:
@@ -190,9 +182,7 @@ def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Calla
 
 
 def _print_check(check: CheckResult) -> None:
-    place = (
-        check.subject if check.rung in check.subject or check.rung == "runtime" else f"{check.rung}: {check.subject}"
-    )
+    place = check.subject if check.subject.startswith((check.rung, "runtime")) else f"{check.rung}: {check.subject}"
     print(plain(f"{mark(check.ok)} {place}: {check.detail}"), flush=True)
 
 
