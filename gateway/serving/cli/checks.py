@@ -266,10 +266,8 @@ def check_ports(device: ExaminedDevice) -> Results:
     """Examine which process listens at each configured port."""
     connections, config = psutil.net_connections("tcp"), device.configuration
     listening = [(*one.laddr, one.pid) for one in connections if one.status == psutil.CONN_LISTEN]
-    for name, address in [
-        *(("grpc", one) for one in config.grpc_listen),
-        *(("http", one) for one in config.http_listen),
-    ]:
+    listens = {**dict.fromkeys(config.grpc_listen, "grpc"), **dict.fromkeys(config.http_listen, "http")}
+    for address, name in listens.items():
         near = {"127.0.0.1", "::1"} if address.host in {"localhost", *ANYWHERE} else set[str]()
         hosts = {address.host, *ANYWHERE, *near}
         owners = {pid for host, port, pid in listening if port == address.port and host in hosts}
@@ -277,7 +275,7 @@ def check_ports(device: ExaminedDevice) -> Results:
             yield CheckResult(name, None, f"nothing listens at {address}" if address.port else f"{address}")
         for pid in owners:
             program, ours = _program(pid) if pid else (AS_ROOT, None)
-            remedy = f"systemctl status {pid} names its service; stop that, or set another address in [{name}] listen (EG-201)"
+            remedy = f"systemctl status {pid} names its service; stop that, or change [{name}] listen (EG-201)"
             yield CheckResult(name, ours, f"{address} belongs to process {pid or '?'} ({program})", remedy)
 
 

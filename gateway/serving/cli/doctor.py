@@ -22,7 +22,7 @@ from gateway.common.domain.selection import Candidate, climb_trials
 from gateway.common.terminal.tables import mark, plain, print_json, print_table
 from gateway.serving import assembly
 from gateway.serving.assembly import HERE, MachineSurvey
-from gateway.serving.cli import checks
+from gateway.serving.cli import checks, probe
 from gateway.serving.cli.checks import CheckResult, ExaminedDevice, Results, bounded, refused
 from gateway.serving.cli.common import configured, root_folder
 from gateway.serving.config import Config, state_folder
@@ -61,7 +61,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.bundle:
         from gateway.serving.cli.bundle import write_bundle
 
-        write_bundle(arguments.bundle, examination.device, examination.surveyed, examination.document())
+        documents = {"doctor.json": examination.document()}
+        if examination.surveyed is not None:
+            documents["probe.json"] = probe.document(examination.surveyed)
+        write_bundle(arguments.bundle, examination.device, documents)
     elif arguments.json:
         print_json(examination.document())
     else:

@@ -218,7 +218,7 @@ def test_a_bundle_has_no_secret_of_any_setting(tmp_path: Path) -> None:
             command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environ(tmp_path)
         )
     assert "report.tar.gz: " in done.stdout, done.stderr
-    assert (again.returncode, "exists; remove it" in again.stderr) == (2, True)
+    assert (again.returncode, "takes a new file" in again.stderr) == (2, True)
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
     with tarfile.open(tmp_path / "report.tar.gz") as archive:
         held = {one.name: archive.extractfile(one).read().decode() for one in archive}
@@ -233,5 +233,5 @@ def test_a_bundle_has_no_secret_of_any_setting(tmp_path: Path) -> None:
     assert [name for name in expected if f"edge-gateway/{name}" not in held] == []
     assert "edge_gateway_" in held["edge-gateway/metrics.txt"]
     assert json.loads(held["edge-gateway/configuration.json"])["gateway"]["id"] == "hall-3"
-    assert "broker-1.invalid" not in held["edge-gateway/configuration.json"]
+    assert "plant.invalid" not in held["edge-gateway/configuration.json"]
     assert [(name, file) for name, secret in planted.items() for file, text in held.items() if secret in text] == []
