@@ -38,6 +38,7 @@ PARTS_LIMIT = 64
 LEAST_SECRET = 4
 """Characters from which a word of a secret file is withheld wherever it occurs."""
 LOG_LINES = 500
+Makes = Callable[[], Any]
 THIS_DEVICE = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -47,12 +48,12 @@ def check_name(name: str) -> None:
         raise ConfigurationError("takes a new file that ends in .tar.gz", file=name, table="--bundle")
 
 
-def write_bundle(name: str, device: ExaminedDevice, documents: Mapping[str, Any]) -> None:
+def write_bundle(name: str, device: ExaminedDevice, documents: Mapping[str, Makes]) -> None:
     """Write the bundle, which only this user may read, and print what is in it and what was left out."""
     redacted, written = Redaction(device.config), list[tuple[str, str, str]]()
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for title, make in (*((title, partial(dict, made)) for title, made in documents.items()), *_parts(device)):
+        for title, make in (*documents.items(), *_parts(device)):
             try:
                 whole = redacted(make()) if len(written) < PARTS_LIMIT else b""
             except (OSError, ConfigurationError, RequestError, sqlite3.Error, ValueError) as error:
@@ -100,7 +101,7 @@ class Redaction:
         return self._secrets.sub(WITHHELD, value) if isinstance(value, str) else value
 
 
-def _parts(device: ExaminedDevice) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _parts(device: ExaminedDevice) -> Iterator[tuple[str, Makes]]:
     """Yield each file's name and what makes its content."""
     yield "versions.json", _versions
     for unit in ("edge-gateway", "edge-agent"):

@@ -61,9 +61,9 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.bundle:
         from gateway.serving.cli.bundle import write_bundle
 
-        documents = {"doctor.json": examination.document()}
+        documents: dict[str, Callable[[], Any]] = {"doctor.json": examination.document}
         if examination.surveyed is not None:
-            documents["probe.json"] = probe.document(examination.surveyed)
+            documents["probe.json"] = partial(probe.document, examination.surveyed)
         write_bundle(arguments.bundle, examination.device, documents)
     elif arguments.json:
         print_json(examination.document())
