@@ -158,7 +158,9 @@ def check_unit(device: ExaminedDevice) -> Results:
     elif state in {"failed", "inactive"}:
         yield CheckResult(UNIT, False, f"it is {state}: {why}", "sudo systemctl enable --now edge-gateway (EG-205)")
     else:
-        yield CheckResult(UNIT, True, f"{state}, {service.get('UnitFileState')}, {restarts} restarts")
+        yield CheckResult(
+            UNIT, state == "active" or None, f"{state}, {service.get('UnitFileState')}, {restarts} restarts"
+        )
 
 
 def unit_properties(unit: str) -> dict[str, str]:
@@ -194,7 +196,7 @@ def check_configuration(device: ExaminedDevice) -> Results:
         for setting, problem in exposed_secrets(config).items():
             yield CheckResult(setting, False, *problem)
     except (ConfigurationError, PermissionError) as error:
-        yield refused(getattr(error, "file", "") or "configuration", error)
+        yield refused("configuration", error)
 
 
 def check_permissions(device: ExaminedDevice) -> Results:
@@ -389,8 +391,9 @@ def certificate_check(setting: str, cert: str) -> CheckResult:
 
 def check_models(device: ExaminedDevice) -> Results:
     """Report models on the disk that are refused, and versions of the running gateway that do not serve."""
+    config = device.configuration
     try:
-        releases = asyncio.run(releases_here(device.configuration))
+        releases = asyncio.run(releases_here(config))
     except ConfigurationError as error:
         yield refused("models", error)
         return
@@ -404,5 +407,5 @@ def check_models(device: ExaminedDevice) -> Results:
             detail, ok = f"the running gateway: {one.state}: {one.reason}", None if one.state == "LOADING" else False
             remedy = f"edge-gateway explain {one.name} (EG-308)"
             yield CheckResult(f"model {one.name} version {one.version}", ok, detail, remedy)
-    complete, folder = sum(not release.problem for release in releases), models_folder(device.configuration)
+    complete, folder = sum(not release.problem for release in releases), models_folder(config)
     yield CheckResult(f"models in {folder}", complete > 0 or None, f"{complete} are complete")

@@ -122,10 +122,10 @@ def test_a_broken_configuration_is_the_first_finding_and_the_rest_is_examined(tm
     )
     document = json.loads(done.stdout)
     first = document["findings"][0]
-    assert (done.returncode, first["code"], first["subject"]) == (1, "EG-101", "edge.toml")
+    assert (done.returncode, first["code"], first["subject"]) == (1, "EG-101", "configuration")
     examined = {one["rung"]: one["ok"] for one in document["checks"]}
     assert examined["accelerators"] is not None
-    assert examined["memory"] is None
+    assert (examined["memory"], examined["models"]) == (None, None)
 
 
 def test_a_check_that_hangs_does_not_hang_doctor(tmp_path: Path) -> None:
