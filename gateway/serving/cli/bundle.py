@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import io
 import json
@@ -11,7 +12,7 @@ import re
 import sqlite3
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ from gateway.serving.cli.checks import ExaminedDevice, command_output
 from gateway.serving.cli.config import effective
 from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, local_addresses
-from gateway.serving.config import Config, models_folder
+from gateway.serving.config import Config
 from gateway.serving.frontends.mqtt.settings.broker import MqttBroker, MqttSettings
+from gateway.serving.model_sources import releases_here
 from gateway.serving.store.releases import MANIFEST
 
 PART_LIMIT_BYTES = 1024 * 1024
@@ -112,8 +114,10 @@ def _parts(device: ExaminedDevice) -> Iterator[tuple[str, Makes]]:
     if device.config is not None:
         yield "configuration.json", partial(effective, device.config)
         yield "metrics.txt", partial(_metrics, device, device.config)
-        for manifest in sorted(models_folder(device.config).glob(f"*/*/{MANIFEST}")):
-            yield f"models/{'/'.join(manifest.parts[-3:])}", partial(read_text, manifest)
+        with suppress(ConfigurationError):  # `doctor.json` has it
+            for release in asyncio.run(releases_here(device.config)):
+                if (file := release.folder / MANIFEST).is_file():
+                    yield f"models/{release.name}/{release.version}/{MANIFEST}", partial(read_text, file)
 
 
 def _versions() -> dict[str, Any]:

@@ -40,7 +40,6 @@ from gateway.serving.config import (
     check_listeners,
     exposed_secrets,
     gateway_id,
-    models_folder,
     mqtt_brokers,
     read_security,
     state_folder,
@@ -144,7 +143,7 @@ def check_unit(device: ExaminedDevice) -> Results:
     device.service = service = unit_properties(UNIT)
     state, restarts = service.get("ActiveState", ""), int(service.get("NRestarts") or 0)
     why = service.get("StatusText") or f"result {service.get('Result')}, exit status {service.get('ExecMainStatus')}"
-    up_s = time.monotonic() - int(service.get(SINCE) or 0) / 1e6
+    steady = state == "active" and time.monotonic() - int(service.get(SINCE) or 0) / 1e6 > STEADY_S
     if not service:
         yield CheckResult(UNIT, None, "systemd does not run here (a container?)")
     elif service.get("LoadState") == "not-found":
@@ -152,15 +151,14 @@ def check_unit(device: ExaminedDevice) -> Results:
     elif state == "failed" and service.get("ExecMainStatus") == "2":
         what = f"its configuration is refused: {why}"
         yield CheckResult(UNIT, False, what, "sudo edge-gateway config check (EG-206)")
-    elif service.get("SubState") == "auto-restart" or (restarts >= CRASHES and (state != "active" or up_s < STEADY_S)):
+    elif service.get("SubState") == "auto-restart" or (restarts >= CRASHES and not steady):
         what = f"it has restarted {restarts} times and does not stay up: {why}"
         yield CheckResult(UNIT, False, what, "sudo journalctl -u edge-gateway -n 30 --no-pager (EG-207)")
     elif state in {"failed", "inactive"}:
         yield CheckResult(UNIT, False, f"it is {state}: {why}", "sudo systemctl enable --now edge-gateway (EG-205)")
     else:
-        yield CheckResult(
-            UNIT, state == "active" or None, f"{state}, {service.get('UnitFileState')}, {restarts} restarts"
-        )
+        detail = f"{state}, {service.get('UnitFileState')}, {restarts} restarts"
+        yield CheckResult(UNIT, state == "active" or None, detail)
 
 
 def unit_properties(unit: str) -> dict[str, str]:
@@ -407,5 +405,5 @@ def check_models(device: ExaminedDevice) -> Results:
             detail, ok = f"the running gateway: {one.state}: {one.reason}", None if one.state == "LOADING" else False
             remedy = f"edge-gateway explain {one.name} (EG-308)"
             yield CheckResult(f"model {one.name} version {one.version}", ok, detail, remedy)
-    complete, folder = sum(not release.problem for release in releases), models_folder(config)
-    yield CheckResult(f"models in {folder}", complete > 0 or None, f"{complete} are complete")
+    complete = sum(not release.problem for release in releases)
+    yield CheckResult("models", complete > 0 or None, f"{complete} releases are complete")
