@@ -108,8 +108,14 @@ def _explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", nargs="?", metavar="CODE", help="explain the code of an error, such as EG-201")
+    parser.add_argument(
+        "--bundle", type=named, metavar="FILE", help="write FILE.tar.gz for a bug report: what was found, no secrets"
+    )
     _device(parser)
     _root(parser)
+    _credentials(parser)
+    parser.set_defaults(url=None, offline=False)
     json_option(parser)
 
 
@@ -256,8 +262,12 @@ VERBS = (
     Verb(
         "doctor",
         "serving.cli.doctor",
-        "name the first broken rung of each accelerator and what to do about it",
-        "  edge-gateway doctor\n  edge-gateway doctor --json\n  edge-gateway doctor --root /mnt/other-device",
+        "check the service, configuration, accelerators, disk, broker and models; name what to mend first, and how",
+        "  sudo edge-gateway doctor\n"
+        "  edge-gateway doctor EG-201\n"
+        "  sudo edge-gateway doctor --bundle report.tar.gz\n"
+        "  edge-gateway doctor --json | jq .findings\n"
+        "  edge-gateway doctor --root /mnt/other-device",
         _doctor,
     ),
     Verb(

@@ -118,7 +118,7 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     """
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
-        problem = f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one"
+        problem = f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one (EG-112)"
         raise config.error(problem, "gateway", "profile")
     cores = inventory.cpu.cores or os.cpu_count() or 1
     most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
@@ -131,8 +131,7 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
     # RLIMIT_DATA (getrlimit(2)) bounds the data of this process, and of each trial that it starts; 0: no bound. A run
     # beyond it fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers and
     # engines reserve and never touch.
-    shares = (DATA_SHARE * (where.inventory.memory_bytes or 0), GROUP_SHARE * (group_limit_bytes() or 0))
-    limit_bytes = config.gateway.memory_mib * MIB or int(min(filter(None, shares), default=0))
+    limit_bytes = data_limit_bytes(config, where.inventory.memory_bytes, group_limit_bytes())
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
@@ -158,6 +157,12 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         witness=witness,
         require=config.selection.require,
     )
+
+
+def data_limit_bytes(config: Config, memory_bytes: int | None, group_bytes: int | None) -> int:
+    """Return the bound of the gateway's data on a device with this memory and this limit of its control group."""
+    shares = (DATA_SHARE * (memory_bytes or 0), GROUP_SHARE * (group_bytes or 0))
+    return config.gateway.memory_mib * MIB or int(min(filter(None, shares), default=0))
 
 
 @contextmanager

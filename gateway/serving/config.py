@@ -312,7 +312,7 @@ def check_listeners(config: Config, security: Security) -> None:
     if not (mqtt_brokers(config, checked=True) or config.grpc_listen or config.http_listen):
         raise config.error(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
-            "set [grpc] or [http] listen, or [mqtt] url"
+            "set [grpc] or [http] listen, or [mqtt] url (EG-107)"
         )
     for table, addresses in (("grpc", config.grpc_listen), ("http", config.http_listen)):
         source = next((source for source in reversed(config.sources) if source.holds(table, "listen")), None)
@@ -334,7 +334,7 @@ def exposed_secrets(config: Config) -> dict[str, tuple[str, str]]:
     """Return the problem and its remedy for each setting whose file of secrets all users may read."""
     named = {f"{table}.{key}": getattr(getattr(config, table), key) for table, key in SECRETS}
     return {
-        setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)}")
+        setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)} (EG-214)")
         for setting, name in named.items()
         if is_exposed(name)
     }
@@ -419,7 +419,7 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     except OSError as error:
         denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
-        problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
+        problem = f"cannot be read: {name}: {error.strerror or error}; {remedy} (EG-108)"
         raise config.error(problem, table, key) from error
 
 
@@ -434,7 +434,7 @@ def _check_certificates(config: Config, security: Security) -> None:
     except ConfigurationError as error:
         tls = config.tls
         files = tls.client_ca if error.key == "client_ca" else f"{tls.cert} and {tls.key}"
-        raise config.error(f"{files}: {error.problem}", "tls", error.key) from None
+        raise config.error(f"{files}: {error.problem} (EG-109)", "tls", error.key) from None
 
 
 def _tokens(config: Config, name: str) -> Any:

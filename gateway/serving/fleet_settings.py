@@ -224,7 +224,7 @@ class SettingsControl:
         if refused := refused_keys(document, [*judged.permitted, *fixed]):
             raise VariantError(
                 f"{activation.target} sets {', '.join(refused):.300}, which no policy of this device permits; "
-                'let a signed policy list them under "settings"'
+                'let a signed policy list them under "settings" (EG-809)'
             )
         return judged.toml
 

@@ -44,6 +44,7 @@ ls /etc/edge-gateway/conf.d /usr/share/edge-gateway/edge-gateway-reference.toml 
 edge-gateway setup --yes --dry-run > setup
 edge-gateway --version > version.before
 edge-gateway doctor > runtimes.before
+edge-gateway doctor EG-201 > fault
 shows MainPID > pid.before
 size onnx
 install install edge-agent edge-gateway-openvino > dpkg.openvino

@@ -102,7 +102,7 @@ def test_doctor(cli):
     done = cli("doctor", "--json")
     findings = json.loads(done.stdout)["findings"]
     assert done.returncode == (1 if findings else 0)
-    assert all(set(finding) == {"subject", "problem", "remedy"} for finding in findings)
+    assert all(set(finding) == {"subject", "problem", "remedy", "code"} for finding in findings)
 
 
 def test_doctor_finds_a_broken_model(cli, tmp_path):

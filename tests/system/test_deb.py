@@ -51,6 +51,8 @@ def test_the_service_runs_after_the_installation_and_answers(seen: dict[str, str
     assert seen["active"] == "active\n"
     assert json.loads(seen["infer"])["model_name"] == "meter-reader"
     assert seen["agent"] == "inactive\n", "it does nothing before the device joins a fleet"
+    assert "✓ unit: edge-gateway.service: active" in seen["runtimes.before"]
+    assert "EG-201: The address is in use" in seen["fault"]
 
 
 def test_the_folders_of_models_and_settings_are_there(seen: dict[str, str]) -> None:
@@ -61,7 +63,7 @@ def test_the_folders_of_models_and_settings_are_there(seen: dict[str, str]) -> N
 
 
 def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str]) -> None:
-    assert "✗ runtime openvino" in seen["runtimes.before"]
+    assert "· runtime openvino" in seen["runtimes.before"]
     assert "✓ runtime openvino" in seen["runtimes.after"]
     assert seen["pid.before"] != seen["pid.after"], "the service was not restarted"
 

@@ -83,7 +83,7 @@ def test_every_program_has_the_one_version_and_help_for_every_verb(
 def test_a_missing_extra_is_named(programs: Path, tmp_path: Path, program: str, extra: str, arguments: str) -> None:
     done = said(tmp_path, programs / program, *arguments.split())
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"is not installed; {pip(programs)} install 'edge-inference-gateway[{extra}]'")
+    assert line.endswith(f"is not installed; {pip(programs)} install 'edge-inference-gateway[{extra}]' (EG-702)")
     assert (done.returncode, line.startswith(f"{program}: the Python package ")) == (3, True)
 
 

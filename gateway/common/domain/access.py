@@ -65,13 +65,14 @@ class Tokens:
         of that reveals nothing of a known digest, and it does not grow with the number of tokens.
         """
         if authorization is None or not authorization.lower().startswith(BEARER):
-            raise AuthenticationError("missing", "a token is required: send 'Authorization: Bearer TOKEN'")
+            raise AuthenticationError("missing", "a token is required: send 'Authorization: Bearer TOKEN' (EG-501)")
         token = self.by_digest.get(token_digest(authorization[len(BEARER) :].strip()))
         if token is None:
-            raise AuthenticationError("unknown", "unknown token; ask the operator for one of tokens_file")
+            raise AuthenticationError("unknown", "unknown token; ask the operator for one of tokens_file (EG-502)")
         if token.expired:
             raise AuthenticationError(
-                "expired", f"the token of '{token.holder.name:.200}' has expired; ask the operator for a new one"
+                "expired",
+                f"the token of '{token.holder.name:.200}' has expired; ask the operator for a new one (EG-502)",
             )
         return token.holder
 
@@ -213,7 +214,7 @@ def _token_line(words: list[str]) -> tuple[bytes, Token]:
     if len(words) > 1 and words[1].startswith(_OPTIONS):
         raise ConfigurationError("a token with scopes, models or expires needs a name: write 'NAME TOKEN scopes=…'")
     if not all(word.startswith(_OPTIONS) for word in words[2:]):
-        raise ConfigurationError("expected 'NAME TOKEN' or 'TOKEN', then scopes=…, models=… or expires=…")
+        raise ConfigurationError("expected 'NAME TOKEN' or 'TOKEN', then scopes=…, models=… or expires=… (EG-111)")
     options = dict(word.split("=", 1) for word in words[2:])
     if len(options) < len(words[2:]):
         raise ConfigurationError("scopes=, models= and expires= may occur once each")
@@ -274,7 +275,7 @@ def read_address(text: str, table: str = "", key: str = "listen") -> Address | N
     found = _HOST_PORT.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ConfigurationError(
-            f"{text!r:.120} is no address; write host:port, [v6]:port, unix:/path or off", table=table, key=key
+            f"{text!r:.120} is no address; write host:port, [v6]:port, unix:/path or off (EG-106)", table=table, key=key
         )
     return Address(found["v6"] or found["host"], int(found["port"]))
 
@@ -289,7 +290,7 @@ def check_exposure(address: Address, security: Security, *, anonymous: bool) -> 
         raise ConfigurationError(
             f"listening on {address} would let anyone on the network in; {why}set "
             "[auth] tokens_file, or [tls] client_ca with cert and key; or listen on 127.0.0.1 or a UNIX socket; or "
-            "allow it by [auth] anonymous = true"
+            "allow it by [auth] anonymous = true (EG-105)"
         )
 
 

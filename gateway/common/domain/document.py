@@ -116,7 +116,7 @@ def parse_toml(text: str, file: str, *, remedy: str = "join them") -> dict[str, 
         problem = ""
         if twice := re.match(r"Cannot (declare|overwrite)", str(error)):
             line, problem = _second(text, line, is_table=twice[1] == "declare")
-        problem = f"{problem}; {remedy}" if problem else f"not valid TOML: {error}"
+        problem = f"{problem}; {remedy} (EG-102)" if problem else f"not valid TOML: {error} (EG-102)"
         raise ConfigurationError(problem, file=file, line=line, excerpt=excerpt(text, line, "")) from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise ConfigurationError(f"not valid TOML: {error}", file=file) from None
@@ -227,7 +227,7 @@ class Table:
         for key in self._values:
             others = " or ".join(f"[{table}]" for table in elsewhere(key))
             remedy = f"; it is a setting of {others}" if others else suggest(key, (*self._asked, *known))
-            self.refuse(key, f"unknown key{remedy or '; remove it or correct its spelling'}")
+            self.refuse(key, f"unknown key{remedy or '; remove it or correct its spelling'} (EG-101)")
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
@@ -246,7 +246,7 @@ class Table:
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.refuse(key, f"must be {what}, not {_value_text(value)}")
+            self.refuse(key, f"must be {what}, not {_value_text(value)} (EG-103)")
         return value
 
     def _array(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> tuple[Any, ...]:
@@ -258,7 +258,7 @@ class Table:
 
     def _bounded(self, key: str, value: Any, low: float, high: float) -> Any:
         if not low <= value <= high:
-            self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
+            self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)} (EG-104)")
         return value
 
 

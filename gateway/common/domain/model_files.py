@@ -103,7 +103,7 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
     if 1 not in {len(models), len(usual)}:
         raise ValueError(
             f"holds several models: {', '.join(models[:3])}{' and others' if len(models) > 3 else ''}; keep one, "
-            "or give each a folder of its own"
+            "or give each a folder of its own (EG-311)"
         )
     return models[0] if len(models) == 1 else usual[0]
 

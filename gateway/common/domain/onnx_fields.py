@@ -117,4 +117,4 @@ class OnnxFieldReader:
 
 def damaged(at: int, problem: str) -> ValueError:
     """Return the error of damage at an offset in bytes."""
-    return ValueError(f"not an ONNX file, or a damaged one: at byte {at}, {problem}; {COPY_AGAIN}")
+    return ValueError(f"not an ONNX file, or a damaged one: at byte {at}, {problem}; {COPY_AGAIN} (EG-312)")

@@ -83,7 +83,7 @@ def check_scope(caller: str, rights: Rights, needs: Needs) -> None:
         raise RequestError(
             Fault.DENIED,
             f"caller '{caller:.200}' lacks the scope {wanted}; ask the operator to add it: scopes= of its token in "
-            "[auth] tokens_file, or [[auth.grant]] for other callers",
+            "[auth] tokens_file, or [[auth.grant]] for other callers (EG-503)",
         )
 
 

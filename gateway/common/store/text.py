@@ -20,7 +20,9 @@ def read_text(file: Path) -> str:
     except OSError as error:
         grant = f"; use sudo, or: sudo chgrp edge-gateway {file} && sudo chmod g+r {file}"
         remedy = grant if isinstance(error, PermissionError) else ""
-        raise ConfigurationError(f"cannot be read: {error.strerror or error}{remedy}", file=str(file)) from error
+        raise ConfigurationError(
+            f"cannot be read: {error.strerror or error}{remedy} (EG-110)", file=str(file)
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from error
     except ValueError as error:  # a null byte in the name

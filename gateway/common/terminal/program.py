@@ -131,7 +131,8 @@ class Program:
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
-        return f"the Python package {module} is not installed; {HERE.adding(self.extra or EXTRAS.get(module, ''))}"
+        remedy = HERE.adding(self.extra or EXTRAS.get(module, ""))
+        return f"the Python package {module} is not installed; {remedy} (EG-702)"
 
     def _warning_line(self, message: Warning | str) -> str:
         """Return a warning for users, such as a setting that was renamed, as one line."""

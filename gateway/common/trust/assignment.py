@@ -102,4 +102,6 @@ def _check_time(a: Assignment, now: datetime, grace: timedelta, where: str, sett
         times = f"it would be valid from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
         raise Distrust(Reason.WRONG_TIME, where, f"{times}, longer than {settings.lifetime_limit_d:g} days")
     if now - grace >= a.expires:
-        raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; the time here is {now:%FT%TZ}")
+        raise Distrust(
+            Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; the time here is {now:%FT%TZ} (EG-808)"
+        )

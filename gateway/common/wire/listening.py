@@ -18,7 +18,7 @@ PROBE_TIMEOUT_S = 1.0
 """Time for an existing UNIX socket to show that a process listens on it."""
 
 _REMEDIES = {
-    errno.EADDRINUSE: "it is in use: stop what listens there, or choose another address",
+    errno.EADDRINUSE: "it is in use: stop what listens there, or choose another address (EG-201)",
     errno.EACCES: "it is not permitted: choose a port from 1024, or a folder that this user may write",
     errno.EADDRNOTAVAIL: "this machine has no such address: choose one that `ip address` lists",
     errno.EEXIST: "the path exists and is no socket: remove it, or choose another path",

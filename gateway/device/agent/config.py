@@ -92,5 +92,5 @@ def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> 
 def check_bootstrapped(folder: Path) -> None:
     """Raise ConfigurationError if the device was neither bootstrapped nor enrolled."""
     if not (folder / DEVICE_FILE).exists():
-        problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR"
+        problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR (EG-801)"
         raise ConfigurationError(problem, file=str(folder))

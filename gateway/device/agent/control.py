@@ -116,7 +116,7 @@ class DaemonClient:
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise UnreachableError(
                 f"the daemon does not answer on {settings.socket}: {error or type(error).__name__}; "
-                "is edge-gateway.service running, and may this user open the socket?",
+                "is edge-gateway.service running, and may this user open the socket? (EG-806)",
                 table="control",
                 key="socket",
             ) from error

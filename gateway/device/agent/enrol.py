@@ -103,7 +103,7 @@ def _ask(application: EnrolmentInput, csr: str, folder: Path, config: AgentConfi
         return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
     except FetchError as error:
         if error.final and error.status:
-            raise ConfigurationError(f"the fleet refuses this device: {error}") from error
+            raise ConfigurationError(f"the fleet refuses this device: {error} (EG-807)") from error
         raise UnreachableError(str(error)) from error
     finally:
         connections.close()

@@ -13,7 +13,8 @@ REQUEST_LIMIT_BYTES = 16_384
 """Longest request that is read."""
 EVIDENCE_LIMIT = 8
 PACKAGES_OWN = (
-    "Debian packages own the programs of this device: upgrade those with apt-get, or remove them and run make install"
+    "Debian packages own the programs of this device: upgrade those with apt-get, or remove them and run make install "
+    "(EG-810)"
 )
 """Refusal of the installer of new versions: who installed a version owns it."""
 

@@ -102,7 +102,7 @@ def _unseen(path: Path, hidden: Iterable[str]) -> Denial | None:
     if folder is None:
         return None
     problem = f"{path} lies in {folder}, which the unit hides from the service (ProtectHome=, PrivateTmp=)"
-    return Denial(folder, problem, "move it, to /etc/edge-gateway or /srv for example, and name it there")
+    return Denial(folder, problem, "move it, to /etc/edge-gateway or /srv for example, and name it there (EG-202)")
 
 
 def _judged(account: UserAccount, path: Path, wanted: int) -> Denial | None:

@@ -80,7 +80,7 @@ async def find_release(config: Config, model: str, version: str) -> Release:
             ", ".join(sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})) or "none"
         )
         raise ConfigurationError(
-            f"holds no model {model!r:.120}; known are {known}; name another folder with --models",
+            f"holds no model {model!r:.120}; known are {known}; name another folder with --models (EG-301)",
             file=models_place(config),
         )
     found = [release for release in versions if version in {"", release.version}]

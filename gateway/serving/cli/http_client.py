@@ -199,7 +199,7 @@ def _words(error: Exception, place: GatewayAddress) -> str:
         case ConnectionResetError() if place.tls:
             return f"{text}; it may want a certificate: --cert FILE --key FILE"
         case _:
-            return f"{text}; is edge-gateway run up, with HTTP on?"
+            return f"{text}; is edge-gateway run up, with HTTP on? (EG-204)"
 
 
 def _tls_words(error: ssl.SSLError, text: str) -> str:

@@ -86,7 +86,7 @@ def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
     if name:
         return f"no route is called {name!r:.80}; known are {known}"
     if topic:
-        return f"no route, or several, take topic {topic!r:.150}; name one with --route: {known}"
+        return f"no route, or several, take topic {topic!r:.150}; name one with --route: {known} (EG-606)"
     return f"name the route with --route or --topic; known are {known}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import Any
 
 from gateway.common.domain.inventory import Accelerator
 from gateway.common.terminal.tables import mark, print_json, print_table
@@ -17,13 +18,18 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the inventory."""
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
-        origin = surveyed.profile.origin if surveyed.profile else None
-        providers = {name: plugin.version for name, plugin in surveyed.plugins.items()}
-        inventory = inventory_json(surveyed.inventory, surveyed.profile_name)
-        print_json({**inventory, "profile_from": origin, "providers": providers})
+        print_json(document(surveyed))
     else:
         _print(surveyed)
     return 0
+
+
+def document(surveyed: MachineSurvey) -> dict[str, Any]:
+    """Return the document of `--json`."""
+    origin = surveyed.profile.origin if surveyed.profile else None
+    providers = {name: plugin.version for name, plugin in surveyed.plugins.items()}
+    inventory = inventory_json(surveyed.inventory, surveyed.profile_name)
+    return {**inventory, "profile_from": origin, "providers": providers}
 
 
 def _print(surveyed: MachineSurvey) -> None:

@@ -67,14 +67,14 @@ def denial(account: UserAccount, nodes: Sequence[PathNode], wanted: int) -> Deni
     for node in parents:
         if not may(account, node, SEARCH):
             problem = f"user {account.name} may not search the folder {node.path}, which {target.path} lies in"
-            return Denial(node.path, problem, f"{_grant(account, node, SEARCH)}, or move what lies in it")
+            return Denial(node.path, problem, f"{_grant(account, node, SEARCH)}, or move what lies in it (EG-202)")
     if may(account, target, wanted):
         return None
     verbs = " and ".join(verb for bit, verb in _VERBS.items() if wanted & bit)
     kind = "folder" if stat.S_ISDIR(target.mode) else "file"
     facts = f"mode {stat.S_IMODE(target.mode):04o}, owner {target.uid}, group {target.gid}"
     problem = f"user {account.name} may not {verbs} the {kind} {target.path} ({facts})"
-    return Denial(target.path, problem, _grant(account, target, wanted))
+    return Denial(target.path, problem, f"{_grant(account, target, wanted)} (EG-202)")
 
 
 def _grant(account: UserAccount, node: PathNode, wanted: int) -> str:

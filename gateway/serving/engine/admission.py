@@ -241,4 +241,4 @@ def _listed(names: set[str]) -> str:
 
 
 def _invalid(manifest: ModelManifest, problem: str) -> RequestError:
-    return RequestError(Fault.INVALID, f"model '{manifest.name}' version {manifest.version}: {problem}")
+    return RequestError(Fault.INVALID, f"model '{manifest.name}' version {manifest.version}: {problem} (EG-504)")

@@ -126,7 +126,9 @@ class AnswerDelivery:
         """Return the refusal of a newcomer at a full queue."""
         self._statistics.drop("queue_full")
         model = self._manifest.name
-        return self._overloaded(f"model '{model}' has {waiting} requests waiting, the most it may; come back later")
+        return self._overloaded(
+            f"model '{model}' has {waiting} requests waiting, the most it may; come back later (EG-506)"
+        )
 
     def displace(self, displaced: Ticket, newcomer: Ticket, policy: str) -> None:
         """Refuse a ticket that lost its place to `newcomer`."""

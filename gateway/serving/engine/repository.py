@@ -137,7 +137,9 @@ class ModelRepository:
             await self._follow(releases, only=model)
             obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
             if any(obstacles):
-                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(filter(None, obstacles))}")
+                raise RequestError(
+                    Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(filter(None, obstacles))} (EG-308)"
+                )
 
     async def unload(self, model: str) -> None:
         """Implement `Repository.unload`: requests under way finish; the version stays in the index as UNAVAILABLE."""

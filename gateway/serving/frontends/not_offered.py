@@ -15,7 +15,7 @@ def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
         raise RequestError(
             Fault.UNSUPPORTED,
             f"{where} is in shared memory, which is not offered here; send and take its bytes (gRPC and HTTP offer it "
-            f"to callers on this device where the configuration says {PERMISSION})",
+            f"to callers on this device where the configuration says {PERMISSION}) (EG-507)",
         )
 
 
@@ -23,7 +23,7 @@ def no_regions() -> RequestError:
     """Return UNSUPPORTED for the registration and removal of system shared memory regions."""
     return RequestError(
         Fault.UNSUPPORTED,
-        f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes",
+        f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes (EG-507)",
     )
 
 

@@ -46,7 +46,7 @@ def _library(needs: Needs, libraries: LibraryAnswers) -> Rung:
     verdicts = [_group(group, libraries) for group in needs.libraries]
     refused = next((detail for ok, detail in verdicts if ok is False), None)
     if refused is not None:
-        return Rung("library", False, refused, needs.library_remedy)
+        return Rung("library", False, refused, f"{needs.library_remedy} (EG-406)")
     if not verdicts or any(ok is None for ok, _ in verdicts):
         return Rung("library", None)
     return Rung("library", True, ", ".join(detail for _, detail in verdicts))
@@ -80,4 +80,9 @@ def _listed(kind: str, spec: RuntimeSpec, needs: Needs, listing: RuntimeListing)
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
     installs = [f"{HERE.pip} install {plugin.distributions[0]}" for plugin in spec.plugins_on(kind)] + [spec.remedy]
-    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or installs[0])
+    return Rung(
+        "runtime",
+        False,
+        f"{name} lists {seen}, not {' or '.join(names)}",
+        f"{needs.runtime_remedy or installs[0]} (EG-408)",
+    )

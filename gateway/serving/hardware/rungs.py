@@ -68,7 +68,8 @@ def driver_rung(
         detail = f"{bound} is bound, not {' or '.join(wanted)}"
         return Rung("driver", False, detail, reserved if bound == "vfio-pci" else remedy)
     if (loaded := loaded_module(tree, wanted)) is None:
-        return Rung("driver", False, *_unloaded(tree, wanted, remedy))
+        detail, mend = _unloaded(tree, wanted, remedy)
+        return Rung("driver", False, detail, f"{mend} (EG-401)")
     if firmware and firmware.ok is False:
         return Rung("driver", None, f"module {loaded} is loaded, and binds when it finds its firmware")
     why = f"sudo dmesg | grep -iE '{loaded}|firmware' tells why it refused (firmware, kernel version, interrupts)"
@@ -88,7 +89,7 @@ def firmware_rung(tree: Tree, folders: Sequence[str], remedy: str) -> Rung:
         or any(tree.names(folder) for folder in folders)
     ):
         return Rung("firmware", None)
-    return Rung("firmware", False, f"there is no file in {folders[0]}", remedy)
+    return Rung("firmware", False, f"there is no file in {folders[0]}", f"{remedy} (EG-402)")
 
 
 def versions_rung(tree: Tree, driver: str, soname: str, remedy: str) -> Rung:
@@ -98,7 +99,7 @@ def versions_rung(tree: Tree, driver: str, soname: str, remedy: str) -> Rung:
     versions = sorted(version for version in found if re.fullmatch(r"[0-9]+(?:\.[0-9]+)+", version))
     if not driver or not versions or driver in versions:
         return Rung("library", None)
-    return Rung("library", False, f"the driver is {driver}, {soname} is {' and '.join(versions)}", remedy)
+    return Rung("library", False, f"the driver is {driver}, {soname} is {' and '.join(versions)}", f"{remedy} (EG-407)")
 
 
 def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
@@ -113,7 +114,7 @@ def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
     passed = (
         "" if "container" in remedy else "; in a container pass it: --device NODE; in Proxmox dev0: NODE,gid=NUMBER"
     )
-    return Rung("node", False, f"there is no {path or wanted}", remedy + passed)
+    return Rung("node", False, f"there is no {path or wanted}", f"{remedy}{passed} (EG-403)")
 
 
 def usb_node_rung(tree: Tree, path: str | None) -> Rung:
@@ -138,10 +139,11 @@ def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
     if tree.live and _mode_allows(status):
         remedy = (
             f"allow it: sudo systemctl edit edge-gateway, and write DeviceAllow={path} rw below [Service]; "
-            f"in a container pass it: --device {path}"
+            f"in a container pass it: --device {path} (EG-405)"
         )
         return Rung("permission", False, f"{detail}, which is enough, but the control group forbids the device", remedy)
-    return Rung("permission", False, detail, permission_remedy(status.st_mode, status.st_gid, group, access))
+    mend = permission_remedy(status.st_mode, status.st_gid, group, access)
+    return Rung("permission", False, detail, f"{mend} (EG-404)")
 
 
 def _mode_allows(status: os.stat_result) -> bool:

@@ -64,7 +64,7 @@ def plan_inputs(manifest: ModelManifest, variant: Variant, ports: Sequence[Port]
         if port.name not in fed:
             raise VariantError(
                 f"variant {variant.name} wants the input {port.name!r}, which the manifest does not feed",
-                remedy=f"add an [[input]] and bind it under [variant.bind] with name = {port.name!r}",
+                remedy=f"add an [[input]] and bind it under [variant.bind] with name = {port.name!r} (EG-304)",
             )
     return passages
 
@@ -95,7 +95,7 @@ def _plan(
         offered = ", ".join(repr(each.name) for each in ports) or "none"
         raise VariantError(
             f"variant {variant.name} has no {role} called {wanted.name!r} for {spec.name!r}; it has {offered}",
-            remedy=f"name the graph's own tensor: [variant.bind] {spec.name} = {{name = …}}",
+            remedy=f"name the graph's own tensor: [variant.bind] {spec.name} = {{name = …}} (EG-305)",
         )
     axes = _axes(variant, spec, wanted.layout, port, manifest, incoming=incoming)
     own = _permuted(spec.shape, axes) if wanted.shape is None else wanted.shape
@@ -103,13 +103,13 @@ def _plan(
         raise VariantError(
             f"tensor {spec.name!r}: the manifest says {list(spec.shape)}, but variant {variant.name} has "
             f"{list(port.shape)} ({port.name!r})",
-            remedy="correct the shape, or bind a layout under [variant.bind]",
+            remedy="correct the shape, or bind a layout under [variant.bind] (EG-306)",
         )
     if _family(spec.datatype) != _family(port.datatype):
         raise VariantError(
             f"tensor {spec.name!r}: the manifest says {spec.datatype.label}, but variant {variant.name} has "
             f"{port.datatype.label} ({port.name!r})",
-            remedy="correct the datatype; floats convert to floats and integers to integers, nothing else",
+            remedy="correct the datatype; floats convert to floats and integers to integers, nothing else (EG-307)",
         )
     target = port.datatype if incoming else spec.datatype
     differs = port.datatype.dtype != spec.datatype.dtype

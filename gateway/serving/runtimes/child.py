@@ -106,7 +106,7 @@ async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> M
     try:
         return await _ask_once(task, deadline_s, settings)
     except CrashedError as error:
-        remedy = "repair the model, or serve it with another runtime"
+        remedy = "repair the model, or serve it with another runtime (EG-309)"
         raise VariantError(f"crashed twice: {error.reason}", remedy=remedy) from None
 
 

@@ -56,7 +56,9 @@ def installed_version(name: str) -> RuntimeStatus:
     package = installed_package(name)
     if package is None:
         modules = " or ".join(each.module for each in spec.packages)
-        return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=spec.remedy)
+        return RuntimeStatus(
+            name, problem=f"the Python package {modules} is not installed", remedy=f"{spec.remedy} (EG-409)"
+        )
     module = importlib.util.find_spec(package.module)
     found = [each for each in map(_distribution, package.distributions) if each is not None]
     # A folder that precedes may have another build of it (packaging/README.md, "Jetson").

@@ -32,7 +32,7 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
         golden, answered(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance())
     )
     word = "passed" if result.passed else "failed"
-    reason = f"{word} its golden set: {result.reason}"
+    reason = f"{word} its golden set: {result.reason}{'' if result.passed else ' (EG-310)'}"
     loss, level = result.accuracy_loss, LEVELS[-1] if result.passed else LEVELS[0]
     return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=loss, answered=True, level=level)
 

@@ -133,5 +133,6 @@ def refuse_fallback(session: Any, budget: SessionBudget, problem: str) -> None:
         why = f": {problem}" if problem else ""
         raise VariantError(
             f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}{why}",
-            remedy=f"install the libraries that this onnxruntime was built for: {GPU_REMEDIES[budget.accelerator]}",
+            remedy="install the libraries that this onnxruntime was built for: "
+            f"{GPU_REMEDIES[budget.accelerator]} (EG-410)",
         )

@@ -231,14 +231,17 @@ def _check_files(manifest: ModelManifest, folder: Path) -> None:
 def _check_file(path: Path, sha256: str, size_bytes: int | None, folder: Path, table: str) -> None:
     file = str(folder / MANIFEST)
     if not path.is_file():
-        raise ConfigurationError(f"the artifact {path} is missing; restore it", file=file, table=table)
+        raise ConfigurationError(f"the artifact {path} is missing; restore it (EG-302)", file=file, table=table)
     size = path.stat().st_size
     if size_bytes is not None and size != size_bytes:
-        raise ConfigurationError(f"{path} has {size} bytes, the manifest says {size_bytes}", file=file, table=table)
+        raise ConfigurationError(
+            f"{path} has {size} bytes, the manifest says {size_bytes} (EG-303)", file=file, table=table
+        )
     digest = file_digest(path)
     if digest != sha256:
         raise ConfigurationError(
-            f"{path} has the sha256 digest {digest}, the manifest says {sha256}; the file is not the one released",
+            f"{path} has the sha256 digest {digest}, the manifest says {sha256}; the file is not the one released "
+            "(EG-303)",
             file=file,
             table=table,
         )

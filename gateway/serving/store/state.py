@@ -36,7 +36,10 @@ SCHEMA_VERSION = 2
 LOCK_PAUSE_S = 0.01
 """Time between two attempts to take the lock of the folder."""
 TABLES = ("verdict", "signature")
-REMEDY = "free space there, let the user of this process write there, or name another folder with --state, then restart"
+REMEDY = (
+    "free space there, let the user of this process write there, or name another folder with --state, then restart "
+    "(EG-213)"
+)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdict (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS signature (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);

@@ -56,7 +56,7 @@ class SourceReader:
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = _reason(error)
         if self._source.live:
-            remedy = "check the address, and that no other program uses the camera"
+            remedy = "check the address, and that no other program uses the camera (EG-704)"
             raise UnreachableError(f"cannot be read: {reason}; {remedy}", file=str(self._source))
         remedy = "give a file that holds the video itself, such as MP4, Matroska, AVI, MPEG-TS or OGG"
         raise ConfigurationError(f"cannot be read as a video: {reason}; {remedy}", file=str(self._source))

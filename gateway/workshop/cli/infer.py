@@ -79,7 +79,7 @@ def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace,
         raise ConfigurationError("goes with --image, --video or --camera: there is nothing to draw into", key="--draw")
     if not documents:
         problem = f"model '{arguments.model}' has no task, so that nothing can be drawn"
-        raise ConfigurationError(f"{problem}; declare [task] in its manifest", key="--draw")
+        raise ConfigurationError(f"{problem}; declare [task] in its manifest (EG-703)", key="--draw")
     target = Path(arguments.draw)
     for place, (document, source) in enumerate(zip(documents, arguments.image, strict=True)):
         name = target.name if len(documents) == 1 else f"{target.stem}-{place}{target.suffix}"

@@ -43,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
     found = find_running(arguments, unix_first=True)
     if isinstance(found, str):
         raise UnreachableError(
-            f"a video needs a gateway that runs, and there is none ({found}); start edge-gateway run"
+            f"a video needs a gateway that runs, and there is none ({found}); start edge-gateway run (EG-701)"
         )
     clean_up_on_signals()
     with ExitStack() as stack:
@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
         model = wait.answer(*found, partial(feed.describe, arguments.model, arguments.model_version))
         if arguments.draw and not model.result:
             problem = f"model '{model.name}' has no task, so that nothing can be drawn"
-            raise ConfigurationError(f"{problem}; declare [task] in its manifest", key="--draw")
+            raise ConfigurationError(f"{problem}; declare [task] in its manifest (EG-703)", key="--draw")
         drawn = stack.enter_context(drawing(arguments.draw, source.address))
         run = VideoRun(arguments, settings, feed, model, drawn)
         run.feed_all(reader, container, live=source.live)

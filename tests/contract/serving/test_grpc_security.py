@@ -96,9 +96,9 @@ async def test_a_token_names_its_caller():
 @pytest.mark.parametrize(
     ("metadata", "text"),
     [
-        ((), "a token is required: send 'Authorization: Bearer TOKEN'"),
-        ((("authorization", "Basic c2VjcmV0"),), "a token is required: send 'Authorization: Bearer TOKEN'"),
-        ((("authorization", "Bearer wrong"),), "unknown token; ask the operator for one of tokens_file"),
+        ((), "a token is required: send 'Authorization: Bearer TOKEN' (EG-501)"),
+        ((("authorization", "Basic c2VjcmV0"),), "a token is required: send 'Authorization: Bearer TOKEN' (EG-501)"),
+        ((("authorization", "Bearer wrong"),), "unknown token; ask the operator for one of tokens_file (EG-502)"),
     ],
 )
 async def test_without_the_right_token_nothing_is_answered(metadata, text):
@@ -148,7 +148,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(tmp_path):
         async with serving(addresses=[free]) as again:
             assert again.addresses == [free]
     assert text == (
-        f"grpc.listen: cannot listen on {taken}; it is in use: stop what listens there, or choose another address"
+        f"grpc.listen: cannot listen on {taken}; it is in use: stop what listens there, or choose another address (EG-201)"
     )
 
 

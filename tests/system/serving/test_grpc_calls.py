@@ -272,7 +272,7 @@ def test_a_token_on_a_unix_socket(guarded):
         assert is_right(stub(channel).ModelInfer(digits(), metadata=metadata, timeout=LONG_S))
         error = refused(lambda: stub(channel).ModelInfer(digits(), timeout=LONG_S))
     assert error.code() is CODE.UNAUTHENTICATED
-    assert error.details() == "a token is required: send 'Authorization: Bearer TOKEN'"
+    assert error.details() == "a token is required: send 'Authorization: Bearer TOKEN' (EG-501)"
 
 
 # ---- the life of a connection --------------------------------------------------------------------------------------

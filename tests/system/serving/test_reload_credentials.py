@@ -23,7 +23,7 @@ from tests.simulators.daemon import QUIET, SHORT_TRIALS, WAIT_S, golden, running
 BASE = QUIET + SHORT_TRIALS
 GOLDEN = golden("activity", 1)
 OLD, NEW = {"authorization": "Bearer old-secret"}, {"authorization": "Bearer new-secret"}
-UNKNOWN = "unknown token; ask the operator for one of tokens_file"
+UNKNOWN = "unknown token; ask the operator for one of tokens_file (EG-502)"
 
 
 @pytest.fixture

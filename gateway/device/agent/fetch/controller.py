@@ -55,7 +55,9 @@ class ControllerClient:
             status, retry_after_s, content = self._exchange(method, where, body, headers)
         except (HTTPError, HungUpError, OSError) as error:
             remedy = UNBELIEVED if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
-            raise FetchError(f"{where} does not answer: {type(error).__name__}: {error!s:.300}{remedy}") from error
+            raise FetchError(
+                f"{where} does not answer: {type(error).__name__}: {error!s:.300}{remedy} (EG-804)"
+            ) from error
         document = _document(content)
         if 200 <= status < 300 and document is not None:
             return document

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from gateway.common.domain.redaction import value_without_secrets
 from gateway.common.logs import get_logger
 from gateway.common.transfer.source import FetchError
 from gateway.device.agent import events
 from gateway.device.agent.fetch.controller import ControllerClient
 from gateway.device.agent.report.health_report import Subject, checkup, vitals
 from gateway.device.agent.report.journal_tail import last_lines
-from gateway.device.agent.report.redaction import value_without_secrets
 from gateway.device.agent.report.report import document
 from gateway.device.agent.settings import DiagnosticsSettings
 

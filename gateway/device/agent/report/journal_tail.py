@@ -11,8 +11,8 @@ import subprocess
 import threading
 from typing import IO, Any
 
+from gateway.common.domain.redaction import without_secrets
 from gateway.device.agent.answers import plain
-from gateway.device.agent.report.redaction import without_secrets
 from gateway.device.agent.settings import DiagnosticsSettings
 
 PROGRAM = "journalctl"

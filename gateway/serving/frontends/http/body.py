@@ -48,7 +48,7 @@ class Most:
     def too_large(self, what: str = "") -> RequestError:
         """Return the refusal of a body above the limit."""
         return RequestError(
-            Fault.TOO_LARGE, f"the {what}request body is larger than {self.limit_bytes} bytes; {self.advice}"
+            Fault.TOO_LARGE, f"the {what}request body is larger than {self.limit_bytes} bytes; {self.advice} (EG-505)"
         )
 
 

@@ -101,7 +101,7 @@ def check_host(host: str | None, names: Iterable[str]) -> None:
         raise RequestError(
             Fault.DENIED,
             f"Host '{host:.200}' is no name of this gateway; ask by its address, bring a token, or add the name to "
-            "[http] hosts",
+            "[http] hosts (EG-508)",
         )
 
 

@@ -134,7 +134,7 @@ def test_a_missing_package_is_named_with_the_command_that_adds_it(
 
     monkeypatch.setattr(Program, "_carry_out", imports)
     assert program.main(["go"]) == 3
-    assert capsys.readouterr().err == f"edge: the Python package tuf is not installed; {HERE.adding(extra)}\n"
+    assert capsys.readouterr().err == f"edge: the Python package tuf is not installed; {HERE.adding(extra)} (EG-702)\n"
 
 
 @pytest.mark.parametrize("name", ["gateway.nowhere", "fleet.cli.none", None])

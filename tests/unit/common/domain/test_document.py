@@ -155,7 +155,7 @@ def test_an_unknown_key_deep_inside_is_named_with_its_table() -> None:
         sub.tables("b")[1].finish()
 
     error = refusal("[a]\nb = [{}, {odd = 1}]\n", take)
-    assert str(error) == "f.toml:2: a.b[1].odd: unknown key; remove it or correct its spelling"
+    assert str(error) == "f.toml:2: a.b[1].odd: unknown key; remove it or correct its spelling (EG-101)"
 
 
 @pytest.mark.parametrize(

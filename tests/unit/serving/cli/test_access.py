@@ -44,7 +44,7 @@ def file(mode, uid=0, gid=0, *, acl=False):
             (PathNode("/etc/ours", stat.S_IFDIR | 0o700, 0, 0), file(0o644)),
             READ,
             "user edge-gateway may not search the folder /etc/ours, which /etc/key.pem lies in",
-            "chgrp edge-gateway /etc/ours && chmod g+x /etc/ours, or move what lies in it",
+            "chgrp edge-gateway /etc/ours && chmod g+x /etc/ours, or move what lies in it (EG-202)",
         ),
         (
             (PathNode("/etc/sockets", stat.S_IFDIR | 0o755, 0, 0),),

@@ -96,7 +96,7 @@ def test_a_plugin_that_offers_the_accelerator_is_a_runtime_for_it(probed: Probed
     assert rung(climbed(found, {}, listing).accelerators[0], "runtime")[:2] == (True, f"onnx 1.31.1 lists {named}")
     without = {"onnx": RuntimeListing(True, "1.31.1", ("CPUExecutionProvider",))}
     ok, detail, remedy = rung(climbed(found, {}, without).accelerators[0], "runtime")
-    assert (ok, remedy) == (False, f"{HERE.pip} install onnxruntime-qnn")
+    assert (ok, remedy) == (False, f"{HERE.pip} install onnxruntime-qnn (EG-408)")
     assert detail == "onnx 1.31.1 lists CPUExecutionProvider, not qualcomm-dsp"
 
 

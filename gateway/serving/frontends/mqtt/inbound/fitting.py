@@ -115,4 +115,4 @@ def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
 
 
 def _unfit(route: MqttRoute, problem: str) -> RequestError:
-    return RequestError(Fault.UNAVAILABLE, f"route '{route.name}': model '{route.model}' {problem}")
+    return RequestError(Fault.UNAVAILABLE, f"route '{route.name}': model '{route.model}' {problem} (EG-605)")

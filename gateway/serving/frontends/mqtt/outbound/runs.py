@@ -48,7 +48,9 @@ def passed(deadline_ns: int | None) -> bool:
 
 def expired() -> RequestError:
     """Return the refusal of a message that expired while the device was overloaded."""
-    return RequestError(Fault.EXPIRED, "the message expired while the device was overloaded or the model unavailable")
+    return RequestError(
+        Fault.EXPIRED, "the message expired while the device was overloaded or the model unavailable (EG-608)"
+    )
 
 
 class Backlog(Generic[Job]):

@@ -63,7 +63,7 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
             context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
         files = ", ".join(str(file) for file in (ca, cert, key) if file)
-        problem = f"cannot be used ({error}: {files}); give PEM files that the gateway may read"
+        problem = f"cannot be used ({error}: {files}); give PEM files that the gateway may read (EG-609)"
         raise ConfigurationError(problem, table="mqtt", key="ca, cert, key") from None
     return context
 
@@ -76,7 +76,7 @@ def _first_line(settings: MqttSettings, key: str, what: str) -> str | None:
     try:
         return file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, ValueError) as error:
-        problem = f"cannot be read ({error}); write the {what} on its first line"
+        problem = f"cannot be read ({error}); write the {what} on its first line (EG-609)"
         raise ConfigurationError(problem, table="mqtt", key=key) from None
 
 

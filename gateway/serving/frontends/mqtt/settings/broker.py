@@ -240,7 +240,9 @@ def broker_of(url: str) -> Broker:
     if parts.username or parts.password:
         raise _refused("url", "must hold no user and password; set username and password_file")
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise _refused("url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883")
+        raise _refused(
+            "url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883 (EG-604)"
+        )
     secure = parts.scheme == "mqtts"
     return Broker(parts.hostname, port or (SECURE_PORT if secure else PLAIN_PORT), secure)
 

@@ -11,7 +11,7 @@ from gateway.common.domain.errors import Fault, RequestError
 
 def invalid(message: str) -> RequestError:
     """Return a refusal: the sender must change the payload, or the operator the route."""
-    return RequestError(Fault.INVALID, message)
+    return RequestError(Fault.INVALID, f"{message} (EG-607)")
 
 
 ROWS_LIMIT = 100_000

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.device.agent.report.redaction import WITHHELD, value_without_secrets, without_secrets
+from gateway.common.domain.redaction import WITHHELD, value_without_secrets, without_secrets
 
 KINDS = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
 PEM = ec.derive_private_key(7, ec.SECP256R1()).private_bytes(*KINDS).decode()
