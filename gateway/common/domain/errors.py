@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 
 class Fault(enum.Enum):
@@ -100,3 +101,12 @@ def lacks_memory(failure: str) -> bool:
 def is_temporary(failure: str) -> bool:
     """Return True if a runtime's message reports a lack of memory, or a device that is gone."""
     return lacks_memory(failure) or any(sign in failure for sign in NO_DEVICE)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return '; did you mean "x"?' with the known word that is closest, in any case; "" if none is close."""
+    from difflib import get_close_matches  # only an error needs it
+
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f'; did you mean "{by_lower[close[0]]}"?' if close else ""
