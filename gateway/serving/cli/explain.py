@@ -76,8 +76,8 @@ async def find_release(config: Config, model: str, version: str) -> Release:
     """
     versions = await releases_here(config, model)
     if not versions:
-        known = sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})
-        problem = f"holds no model {model!r:.120}{suggest(model, known)}; known are {', '.join(known) or 'none'}"
+        names = sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})
+        problem = f"holds no model {model!r:.120}{suggest(model, names)}; known are {', '.join(names) or 'none'}"
         raise ConfigurationError(f"{problem}; name another folder with --models", file=str(models_folder(config)))
     found = [release for release in versions if version in {"", release.version}]
     if not found:
