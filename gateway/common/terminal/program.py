@@ -85,7 +85,7 @@ class Program:
     verbs: Sequence[Verb]
     extra: str = ""
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
+    def main(self, arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one result for each kind of error
         """Parse, run one verb, and return its exit code. Errors are printed to stderr as one line with a remedy."""
         _make_streams_usable()
         warnings.formatwarning = lambda message, *_, **__: self._warning_line(message)
@@ -102,6 +102,8 @@ class Program:
         except BrokenPipeError:  # the reader has closed our output; the rest must not fail at the exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return OK
+        except (FileExistsError, NotADirectoryError) as error:
+            return self._complain(f"{error.filename}: is no folder; name a folder", USAGE)
         except OSError as error:  # standard output on a full disk, or too many processes or files
             place = f": {error.filename}" if error.filename else ""
             # A permission problem often means that root has written files of a service.
