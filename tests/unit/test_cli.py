@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from docs.reference import PROGRAMS
+from docs.terminal import PROGRAMS
 from gateway import __version__
 from gateway.cli import PROGRAM, VERBS, main
 from gateway.common.domain.errors import ConfigurationError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference import PROGRAMS
+from docs.terminal import PROGRAMS
 
 MODEL = Path(__file__).parents[2] / "models/meter-reader/1"
 LINES = f"""
