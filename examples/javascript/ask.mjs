@@ -15,6 +15,6 @@ export const rest = { name: "motion", datatype: "FP32", shape: [1, 100, 6], data
 
 if (globalThis.process?.argv) {
   const gateway = process.argv[2] ?? "http://127.0.0.1:8000";
-  for (const { name, shape, data } of await ask(gateway, "activity", [rest])) console.log(name, shape, data);
+  for (const { name, shape, data } of await ask(gateway, "activity", [rest])) console.log(name, JSON.stringify(shape), JSON.stringify(data));
   await ask(gateway, "no-such-model", [rest]).catch((error) => console.log(error.message));
 }

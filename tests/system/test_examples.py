@@ -52,24 +52,24 @@ def pasted(folder: Path) -> str:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(EXTRAS), "LANG": "C.UTF-8"}
     script = "set -e -o pipefail\n" + commands((folder / "README.md").read_text())
-    with (folder / "errors").open("w") as errors:
+    with (folder / "said").open("w") as said, (folder / "errors").open("w") as errors:
         running = subprocess.Popen(
             ["/bin/bash", "-c", script],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=said,
             stderr=errors,
-            text=True,
             start_new_session=True,
         )
         try:
-            said, _ = running.communicate(timeout=240)
+            code = running.wait(timeout=240)
         finally:
             with contextlib.suppress(ProcessLookupError):  # what the commands left running
                 os.killpg(running.pid, signal.SIGKILL)
-    assert running.returncode == 0, said[-3000:] + (folder / "errors").read_text()[-3000:]
-    return said
+    text = (folder / "said").read_text()
+    assert code == 0, text[-3000:] + (folder / "errors").read_text()[-3000:]
+    return text
 
 
 @pytest.mark.parametrize("example", ["camera-to-mqtt"], indirect=True)
@@ -88,7 +88,7 @@ def test_boxes_of_a_camera_follow_what_moves(example: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_window_of_a_sensor_is_answered(example: Path) -> None:
     result = json.loads(pasted(example).splitlines()[-1])
-    assert (result["model_name"], result["sensor"], result["route"]) == ("activity", "left", "wrists")
+    assert (result["model"], result["sensor"]) == ("activity", "left")
     assert result["label"] == "Standing"
 
 
@@ -96,5 +96,25 @@ def test_a_window_of_a_sensor_is_answered(example: Path) -> None:
 @pytest.mark.timeout(300)
 def test_javascript_gets_answers_and_errors(example: Path) -> None:
     said = pasted(example)
-    assert re.search(r"^\w+ \[ 1, \d+ \] \[", said, re.MULTILINE), said
+    assert re.search(r"^scores \[1,4\] \[0.9", said, re.MULTILINE), said
     assert "404: Request for unknown model: 'no-such-model' is not found" in said
+
+
+@pytest.mark.parametrize("example", ["fleet-of-three"], indirect=True)
+@pytest.mark.timeout(300)
+def test_three_devices_take_what_is_signed(example: Path) -> None:
+    said = pasted(example)
+    assert said.count("everything that is assigned is committed") == 5
+    assert re.search(r"door: in-step.*?meter-reader/2/release │ 2 ", said, re.DOTALL), said
+    assert "dock refuses it" in said
+    assert re.search(r"meter-reader │ 1 +│ READY │ ✓", said.rpartition("dock refuses it")[2]), said
+
+
+@pytest.mark.parametrize("example", ["own-model"], indirect=True)
+@pytest.mark.timeout(300)
+def test_a_trained_model_answers_as_its_framework_does(example: Path) -> None:
+    said = pasted(example)
+    (expected,) = re.findall(r"^scikit-learn says: (.*)$", said, re.MULTILINE)
+    assert re.findall(r'^row \d: {"label": "(\w+)"', said, re.MULTILINE) == expected.split()
+    assert '"name":"flowers"' in said
+    assert re.search(r'"data":\["setosa"\]', said), said
