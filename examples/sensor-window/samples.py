@@ -8,4 +8,4 @@ import numpy as np
 file, window = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
 with np.load(file) as golden:
     for sample in golden["input.motion"][window]:
-        sys.stdout.write(json.dumps([round(float(value), 6) for value in sample]) + "\n")
+        print(json.dumps([round(float(value), 6) for value in sample]))
