@@ -11,12 +11,13 @@ from typing import Any
 from fleet.cli.remote import short, target_of
 from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
+from fleet.disk import read_bounded
 from gateway.common.domain.assignment import RESERVED_SLOTS
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.python310 import tomllib
-from gateway.common.store.text import read_text
 from gateway.common.terminal.tables import counted
 
+SPEC_LIMIT_BYTES = 262_144
 SUCCESS: Json = {"min_sample": 1, "min_percent": 95.0}
 ABORT: Json = {"min_sample": 5, "max_failed_percent": 5.0}
 
@@ -62,11 +63,13 @@ def specification(arguments: argparse.Namespace) -> Json:
 
 def _from_file(file: Path) -> Json:
     """Read JSON, or TOML if the file's name ends with it."""
-    text = read_text(file)
+    content = read_bounded(file, SPEC_LIMIT_BYTES)
     try:
+        text = content.decode()
         document = json.loads(text) if file.suffix != ".toml" else _toml(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {error}", file=str(file)) from None
+        cause = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {cause}", file=str(file)) from None
     if not isinstance(document, dict):
         raise ConfigurationError(
             "is not an object; fleet/controller/rollouts/README.md shows a specification", file=str(file)
