@@ -103,6 +103,7 @@ def test_javascript_gets_answers_and_errors(example: Path) -> None:
     assert "404: Request for unknown model: 'no-such-model' is not found" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["fleet-of-three"], indirect=True)
 @pytest.mark.timeout(300)
 def test_three_devices_take_what_is_signed(example: Path) -> None:
