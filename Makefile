@@ -89,7 +89,7 @@ $(VENV)/.npm: $(wildcard tests/system/peers/*/package-lock.json) | $(VENV)/bin/p
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
-	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx docker-registry docker-compose \
+	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client man-db fish zsh systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx docker-registry docker-compose \
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
 debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
 	@packaging/debian-packages python3-torch

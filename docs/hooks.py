@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from docs.reference import commands, errors, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ("camera-to-mqtt", "sensor-window", "javascript", "fleet-of-three", "own-model")
 DOCUMENTS = {
     "packaging/README.md": "start/install.md",
     "packaging/CONTAINER.md": "start/container.md",
@@ -33,6 +34,9 @@ DOCUMENTS = {
     "gateway/GLOSSARY.md": "explanation/glossary.md",
     "fleet/SIZING.md": "explanation/fleet-sizing.md",
     "CHANGELOG.md": "explanation/changelog.md",
+    "CONTRIBUTING.md": "explanation/contributing.md",
+    "examples/README.md": "examples/index.md",
+    **{f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES},
     **{
         f"gateway/decisions/{file.name}": f"explanation/decisions/{file.name}"
         for file in sorted((ROOT / "gateway/decisions").glob("*.md"))

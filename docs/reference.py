@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
-from fleet.cli.parser import PROGRAM as FLEET
-from gateway.cli import PROGRAM as GATEWAY
+from docs.terminal import PROGRAMS, parsers
 from gateway.common.domain.problem import HTTP_STATUS, WAITING_HELPS
-from gateway.common.terminal.program import Program
-from gateway.device.agent.cli.parser import PROGRAM as AGENT
-from gateway.device.installer.cli.parser import PROGRAM as SOFTWARE
 from gateway.serving.frontends.grpc_v2.transport.replies import GRPC_STATUS
 
-PROGRAMS = {program.name: program for program in (GATEWAY, AGENT, SOFTWARE, FLEET)}
-ROFF = str.maketrans({"\\": r"\e", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"})
-"""Characters that roff would replace by others, which no shell understands."""
 SAMPLES = {
     "edge-gateway-reference.toml": "The gateway",
     "edge-agent.toml": "The update agent",
@@ -29,35 +21,12 @@ def commands(_root: Path) -> str:
     """Return the help of every verb of the four programs."""
     parts = ["# Commands", "What each program says with `--help`."]
     for program in PROGRAMS.values():
-        parts += [text for parser in _parsers(program.parser()) for text in _command(parser)]
+        parts += [text for parser in parsers(program.parser()) for text in _command(parser)]
     return "\n\n".join(parts)
-
-
-def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of its verbs, in the order of its help."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb in dict.fromkeys(action.choices.values()):
-                yield from _parsers(verb)
 
 
 def _command(parser: argparse.ArgumentParser) -> tuple[str, str]:
     return f"{'#' * min(4, parser.prog.count(' ') + 2)} {parser.prog}", _block(parser.format_help())
-
-
-def manual(program: Program, day: str) -> str:
-    """Return the manual page of a program in roff: the help of every verb, with its examples."""
-    description = " ".join(program.description.split()).rstrip(".")
-    lines = [
-        f'.TH {program.name.upper()} 1 "{day}" "{program.version}"\n.ad l',
-        ".SH NAME",
-        f"{program.name} \\- {description}",
-    ]
-    for parser in _parsers(program.parser()):
-        text = "\n".join(r"\&" + line.translate(ROFF) for line in parser.format_help().splitlines())
-        lines += [f'.SH "{parser.prog}"', ".nf", text, ".fi"]
-    return "\n".join(lines) + "\n"
 
 
 def settings(root: Path) -> str:

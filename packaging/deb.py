@@ -33,7 +33,7 @@ from layout import REFERENCE
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from docs.reference import PROGRAMS, manual
+from docs import terminal
 from gateway import __version__
 from gateway.common.domain.installation import VENDORS
 from gateway.device.installer import environment
@@ -341,7 +341,6 @@ class Build:
 
     def add_programs(self) -> None:
         """Add launchers, samples and units, which are those of `make install` with /usr in place of its prefix."""
-        os.environ["COLUMNS"] = "73"  # manual pages indent their text by 7
         for program, package in {**environment.PROGRAMS, FLEET: "fleet"}.items():
             owner = "edge-agent" if program == "edge-software" else program
             launcher = environment.launcher_text(program, package)
@@ -352,9 +351,7 @@ class Build:
             link = self.work / "source/stage" / owner / "usr/bin" / program
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(f"../lib/{home.name}/bin/{program}")
-            page = link.parent.with_name("share") / f"man/man1/{program}.1"
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(manual(PROGRAMS[program], time.strftime("%F", time.gmtime(self.time_s))))
+            terminal.main(str(link.parent.with_name("share")), time.strftime("%F", time.gmtime(self.time_s)), program)
         debian = self.work / "source/debian"
         for owner in (GATEWAY, "edge-agent", FLEET):
             unit = (SOURCE / "systemd" / f"{owner}.service").read_text()

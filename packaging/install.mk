@@ -2,7 +2,7 @@
 # packaging/README.md says what lands where.
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Another lock of runtimes, and an interpreter that has pip and hatchling where making one is not wanted
+# Another lock of runtimes, and an interpreter that has pip, hatchling and shtab where making one is not wanted
 LOCK ?= requirements/runtime.txt
 TOOLS ?=
 INSTALL := packaging/install.py
@@ -48,7 +48,7 @@ release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: 
 	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
-	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+	@printf 'hatchling>=1.27\nshtab>=1.13\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
 
 # The test that boots the unit needs systemd-nspawn.

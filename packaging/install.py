@@ -60,9 +60,12 @@ def install(layout: Layout, options: argparse.Namespace) -> None:
     before = layout.home.leads_to(CURRENT)
     with tempfile.TemporaryDirectory(prefix="edge-gateway-build.") as build:
         name = _build_environment(layout, Path(build), options)
+        made = {place: Path(build, "share", source).read_text() for source, place in layout.made.items()}
     for link in (CONFIRMED, CURRENT):
         layout.home.point(link, name)
     _place_files(layout, record, name)
+    for place, text in made.items():
+        _write(layout, record, place, text)
     for place, sample in layout.configurations.items():
         _place_configuration(layout, record, place, sample)
     record.write(layout)
@@ -105,6 +108,7 @@ def _build_environment(layout: Layout, build: Path, options: argparse.Namespace)
     say("building the wheel")
     tools = options.tools or make_tools(build)
     run(tools, "-m", "hatchling", "build", "-t", "wheel", "-d", str(build / "wheel"), cwd=SOURCE)
+    run(tools, "-B", "-m", "docs.terminal", build / "share", "", *environment.PROGRAMS, cwd=SOURCE)
     say(f"installing the runtimes for {python} (about 500 MB on disk)")
     run(*environment.creation(python, stage))
     pip = (
@@ -133,7 +137,7 @@ def _name(layout: Layout, wheel: Path, lock: Path) -> str:
 
 
 def make_tools(build: Path) -> Path:
-    """Return an interpreter that has pip and hatchling, for as long as this takes."""
+    """Return an interpreter that has pip, hatchling and shtab, for as long as this takes."""
     made = subprocess.run([sys.executable, "-m", "venv", str(build / "tools")], check=False)
     if made.returncode:
         raise InstallError("python3-venv is needed: sudo apt-get install python3-venv")
@@ -274,7 +278,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefix", default="/usr/local", help="absolute path inside it")
     parser.add_argument("--python", default="python3", help="interpreter that the service will run")
     parser.add_argument("--lock", type=Path, default=SOURCE / "requirements" / "runtime.txt", help="locked runtimes")
-    parser.add_argument("--tools", type=Path, help="interpreter that has pip and hatchling; else one is made for this")
+    parser.add_argument(
+        "--tools", type=Path, help="interpreter that has pip, hatchling and shtab; else one is made for this"
+    )
     return parser
 
 

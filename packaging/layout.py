@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs.terminal import MADE
 from gateway.device.installer.environment import PROGRAMS
 from gateway.device.installer.places import CONFIRMED, CURRENT, VERSIONS, VersionFolder
 
@@ -110,6 +111,13 @@ class Layout:
         }
 
     @property
+    def made(self) -> dict[str, Path]:
+        """Manual pages and completions, by their place where docs/terminal.py makes them, to final path."""
+        zsh = "vendor-completions" if str(self.prefix) == "/usr" else "site-functions"
+        places = [place.format(name) for name in PROGRAMS for place in MADE.values()]
+        return {place: self.prefix / "share" / place.replace("vendor-completions", zsh) for place in places}
+
+    @property
     def links(self) -> dict[Path, tuple[str, str]]:
         """Link to the version that it follows, and what it leads to in there.
 
@@ -126,6 +134,6 @@ class Layout:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
-        placed = (*self.files.values(), *self.links, *self.configurations, self.lib / RECORD)
+        placed = (*self.files.values(), *self.made.values(), *self.links, *self.configurations, self.lib / RECORD)
         leaves = {self.profiles, self.more_settings, *(path.parent for path in placed)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

@@ -37,7 +37,12 @@ def _restore(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     if not file.is_file():
         raise ConfigurationError("is not a file", file=arguments.file)
-    saved = backup.restore(file, place_of(arguments.dir), settings)
+    try:
+        saved = backup.restore(file, place_of(arguments.dir), settings)
+    except OSError as error:
+        if error.filename is None:
+            raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=arguments.file) from error
+        raise
     return _say(arguments, saved, "restored; start edge-fleet serve, which brings it up to date")
 
 

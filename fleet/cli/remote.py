@@ -33,6 +33,8 @@ def client(arguments: argparse.Namespace, settings: ClientSettings | None = None
     if arguments.token_file:
         lines = read_bounded(Path(arguments.token_file), TOKEN_LIMIT_BYTES).decode(errors="replace").splitlines()
         text = lines[0].strip() if lines else ""
+        if not text:
+            raise ConfigurationError("holds no token; write it into the first line", file=arguments.token_file)
     else:
         text = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not text:

@@ -68,7 +68,8 @@ def _from_file(file: Path) -> Json:
         text = content.decode()
         document = json.loads(text) if file.suffix != ".toml" else _toml(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {error}", file=str(file)) from None
+        cause = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {cause}", file=str(file)) from None
     if not isinstance(document, dict):
         raise ConfigurationError(
             "is not an object; fleet/controller/rollouts/README.md shows a specification", file=str(file)

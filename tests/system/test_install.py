@@ -62,6 +62,16 @@ def test_what_lands_where() -> None:
         "usr/local/share/edge-gateway/edge-software.toml",
         "usr/local/share/edge-gateway/models",
         "usr/local/share/edge-gateway/models.md",
+        *(
+            f"usr/local/share/{place}".format(name)
+            for name in ("edge-agent", "edge-gateway", "edge-software")
+            for place in (
+                "bash-completion/completions/{}",
+                "fish/vendor_completions.d/{}.fish",
+                "man/man1/{}.1",
+                "zsh/site-functions/_{}",
+            )
+        ),
     }
 
 

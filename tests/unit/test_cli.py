@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from docs.terminal import PROGRAMS
 from gateway import __version__
 from gateway.cli import PROGRAM, VERBS, main
 from gateway.common.domain.errors import ConfigurationError
@@ -107,3 +108,31 @@ def test_the_environment_names_the_board(monkeypatch):
         ConfigurationError, match=r"\[hardware\] board: unknown board 'orin'|hardware\.board: unknown board"
     ):
         changed(parse_config("", ""))
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "close"),
+    [
+        ("edge-gateway", "modles", "models"),
+        ("edge-gateway", "explain meter --jsn", "--json"),
+        ("edge-gateway", "config chek FILE", "check"),
+        ("edge-gateway", "models new model.onnx --nmae=x", "--name"),
+        ("edge-gateway", "infer meter-reader --output jsn", "json"),
+        ("edge-agent", "sycn", "sync"),
+        ("edge-software", "swich-back", "switch-back"),
+        ("edge-fleet", "rolouts", "rollouts"),
+        ("edge-fleet", "keys nwe root", "new"),
+    ],
+)
+def test_a_misspelt_word_names_the_closest_one(capsys, program, words, close):
+    with pytest.raises(SystemExit) as ended:
+        PROGRAMS[program].main(words.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f'did you mean "{close}"?' in said
+    assert len(said.splitlines()) == 1
+
+
+def test_what_nothing_is_close_to_has_no_suggestion(capsys):
+    assert exit_code(["qqq"]) == 2
+    assert "did you mean" not in capsys.readouterr().err

@@ -19,10 +19,8 @@ def read_text(file: Path) -> str:
         return content.decode("utf-8")
     except OSError as error:
         grant = f"; use sudo, or: sudo chgrp edge-gateway {file} && sudo chmod g+r {file}"
-        remedy = grant if isinstance(error, PermissionError) else ""
-        raise ConfigurationError(
-            f"cannot be read: {error.strerror or error}{remedy} (EG-110)", file=str(file)
-        ) from error
+        problem = f"{error.strerror or error}{grant if isinstance(error, PermissionError) else ''}"
+        raise ConfigurationError(f"cannot be read: {problem} (EG-110)", file=str(file)) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from error
     except ValueError as error:  # a null byte in the name

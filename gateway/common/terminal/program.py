@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError, suggest
 from gateway.common.domain.installation import HERE
 from gateway.common.terminal.tables import plain
 
@@ -36,10 +36,25 @@ EXIT_CODES = (
 
 
 class _ArgumentParser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line with a reference to the help."""
+    """Argument parser whose errors are one line with the closest known word and a reference to the help."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message:.500}; see {self.prog} --help\n")
+        self.exit(USAGE, f"{self.prog}: {message:.1000}; see {self.prog} --help\n")
+
+    def parse_known_args(self, *arguments: Any, **named: Any) -> tuple[Any, list[str]]:
+        """Refuse unknown options here: the parser of the verb knows those that exist."""
+        parsed, unknown = super().parse_known_args(*arguments, **named)
+        if unknown:
+            options = (word.partition("=")[0] for word in unknown if word.startswith("-"))
+            close = suggest(next(options, ""), self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown):.500}{close}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            problem = f"there is no {value!r:.80}{suggest(str(value), known)}; known are {', '.join(known)}"
+            raise argparse.ArgumentError(action, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +85,7 @@ class Program:
     verbs: Sequence[Verb]
     extra: str = ""
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
+    def main(self, arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one result for each kind of error
         """Parse, run one verb, and return its exit code. Errors are printed to stderr as one line with a remedy."""
         _make_streams_usable()
         warnings.formatwarning = lambda message, *_, **__: self._warning_line(message)
@@ -87,6 +102,8 @@ class Program:
         except BrokenPipeError:  # the reader has closed our output; the rest must not fail at the exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return OK
+        except (FileExistsError, NotADirectoryError) as error:
+            return self._complain(f"{error.filename}: is no folder; name a folder", USAGE)
         except OSError as error:  # standard output on a full disk, or too many processes or files
             place = f": {error.filename}" if error.filename else ""
             # A permission problem often means that root has written files of a service.

@@ -45,17 +45,26 @@ def print_json(value: Any) -> None:
     print(plain(json.dumps(value, indent=2, ensure_ascii=False)))  # escapes occur in strings only: it stays valid JSON
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table for people: as wide as the terminal, with whole lines if it is piped."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for people: as wide as the terminal, with whole lines if it is piped.
+
+    Where the terminal is so narrow that words would be broken, print each row as lines of name and value.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    table = Table(header_style="bold", show_edge=False, pad_edge=False)
     cells = [[plain(cell) for cell in row] for row in rows]
     held = [[column, *(row[place] for row in cells)] for place, column in enumerate(columns)]
-    widths = fitted([_measured(texts) for texts in held], console.width - GAP_WIDTH * (len(columns) - 1))
+    needs = [_measured(texts) for texts in held]
+    widths = fitted(needs, console.width - GAP_WIDTH * (len(columns) - 1))
+    if any(width < need.part for width, need in zip(widths, needs, strict=True)) and sys.stdout.isatty():
+        for number, row in enumerate(cells):
+            print(end="\n" if number else "")
+            print_facts([(column, cell) for column, cell in zip(columns, row, strict=True) if cell])
+        return
     for column, width in zip(columns, widths, strict=True):
         table.add_column(broken(column, width), overflow="fold", width=width)
     for row in cells:
@@ -68,7 +77,8 @@ def print_facts(pairs: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in pairs) + 2
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for name, value in pairs:
-        lines = textwrap.wrap(plain(value), max(room - width, FACT_WIDTH), break_on_hyphens=False)
+        wide = max(room - width, FACT_WIDTH)
+        lines = textwrap.wrap(plain(value), wide, break_long_words=False, break_on_hyphens=False)
         print(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
 
 

@@ -69,6 +69,9 @@ def _read(folder: Path) -> tuple[SoftwareVariant, str]:
     files = sorted(folder.glob("*.whl"))
     parts = [wheel_parts(file.name) for file in files]
     version = next((version for distribution, version in parts if distribution == DISTRIBUTION), "")
+    if not version:
+        problem = f"holds no wheel of {DISTRIBUTION}; build one there, and collect those that it needs: pip wheel"
+        raise ValueError(f"{folder}: {problem}")
     check_wheels([file.name for file in files], version)
     wheels = tuple(Artifact(file.name, file_digest(file), file.stat().st_size) for file in files)
     here = this_machine()

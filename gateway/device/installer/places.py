@@ -17,6 +17,8 @@ from pathlib import Path
 from gateway.common.files import durable
 
 VERSIONS, CURRENT, CONFIRMED = "versions", "current", "confirmed"
+FOLDER = Path("/var/lib/edge-software")
+"""Folder of edge-software.service; the agent reads the record there."""
 
 
 @dataclass(frozen=True, slots=True)

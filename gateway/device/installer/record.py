@@ -13,8 +13,6 @@ from gateway.common.store.errors import DamagedError, store_errors
 from gateway.common.store.roots import read_bounded
 from gateway.device.domain.software_update import RECORD_LIMIT_BYTES, SoftwareUpdate, read_record, record_bytes
 
-FOLDER = Path("/var/lib/edge-software")
-"""Folder of edge-software.service; the agent reads the record there."""
 RECORD_FILE, ROOT_FILE, FLOOR_FILE = "update.json", "root.json", "floor"
 MODE, FOLDER_MODE = 0o644, 0o755
 FLOOR_LIMIT_BYTES = 256

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError, suggest
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
@@ -76,13 +76,9 @@ async def find_release(config: Config, model: str, version: str) -> Release:
     """
     versions = await releases_here(config, model)
     if not versions:
-        known = (
-            ", ".join(sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})) or "none"
-        )
-        raise ConfigurationError(
-            f"holds no model {model!r:.120}; known are {known}; name another folder with --models (EG-301)",
-            file=models_place(config),
-        )
+        names = sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})
+        problem = f"holds no model {model!r:.120}{suggest(model, names)}; known are {', '.join(names) or 'none'}"
+        raise ConfigurationError(f"{problem}; name another folder with --models (EG-301)", file=models_place(config))
     found = [release for release in versions if version in {"", release.version}]
     if not found:
         known = ", ".join(release.version for release in versions)

@@ -71,6 +71,8 @@ def read_file(name: str) -> bytes:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=name) from error
+    if not content:
+        raise ConfigurationError("is empty", file=name)
     if len(content) > FILE_LIMIT_BYTES:
         raise ConfigurationError(f"is larger than {FILE_LIMIT_BYTES} bytes", file=name)
     return content

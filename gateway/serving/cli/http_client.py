@@ -82,7 +82,8 @@ class Keys:
                 context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             named = ", ".join(filter(None, (self.ca or self.pinned, self.cert, self.key)))
-            problem = f"cannot be used ({error}); --ca, --cert and --key take PEM files, and no encrypted key"
+            cause = str(getattr(error, "strerror", None) or error).partition(" (_ssl.c")[0]
+            problem = f"cannot be used ({cause}); --ca, --cert and --key take PEM files, and no encrypted key"
             raise ConfigurationError(problem, file=named) from None
         return context
 

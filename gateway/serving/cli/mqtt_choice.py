@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, suggest
 from gateway.common.files.credentials import DIRECTORY, is_credential
 from gateway.serving.config import Config, gateway_id, mqtt_brokers
 from gateway.serving.frontends.mqtt.inbound.routing import Router
@@ -84,7 +84,8 @@ def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
     """Return why no single route was found; `routes` are those to choose among."""
     known = ", ".join(route.name for route in routes) or "none"
     if name:
-        return f"no route is called {name!r:.80}; known are {known}"
+        close = suggest(name, (route.name for route in routes))
+        return f"no route is called {name!r:.80}{close}; known are {known}"
     if topic:
         return f"no route, or several, take topic {topic!r:.150}; name one with --route: {known} (EG-606)"
     return f"name the route with --route or --topic; known are {known}"
@@ -111,5 +112,5 @@ def _without(config: Config, name: str, names: Sequence[str]) -> ConfigurationEr
     if name == DEFAULT_BROKER:
         problem = f"[mqtt] has no url; name another broker: {', '.join(names)}"
     else:
-        problem = f"no broker is called {name!r:.80}; known are {', '.join(names)}"
+        problem = f"no broker is called {name!r:.80}{suggest(name, names)}; known are {', '.join(names)}"
     return ConfigurationError(problem, table="--broker")

@@ -16,7 +16,7 @@ from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.terminal.program import FINDING, OK
 from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
-from gateway.serving.cli.common import committed_settings, overrides
+from gateway.serving.cli.common import committed_settings, overrides, warn
 from gateway.serving.cli.explain import find_release
 from gateway.serving.cli.files import read_file
 from gateway.serving.cli.mqtt_choice import NamedBroker, select_broker, select_route
@@ -47,6 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     topic, content_type = arguments.topic or "", arguments.content_type or ""
     if arguments.action == "new":
         print(plain(write_toml(propose(payload, topic, content_type, arguments.model or ""))))
+        _check_model(arguments)
         return OK
     config = _config(arguments)
     route = select_route(config, arguments.route or "", topic, arguments.broker or "")
@@ -57,6 +58,15 @@ def command(arguments: argparse.Namespace) -> int:
     checked = dataclasses.replace(checked, remark="; ".join(filter(None, (checked.remark, remark))))
     print_json(as_json(checked)) if arguments.json else _print(checked)
     return FINDING if checked.problem else OK
+
+
+def _check_model(arguments: argparse.Namespace) -> None:
+    """Print that the model of a proposed route is not on this device: the route may be for another one."""
+    try:
+        if arguments.model:
+            asyncio.run(find_release(_config(arguments), arguments.model, ""))
+    except (ConfigurationError, RequestError) as error:
+        warn(f"warning: {error}")
 
 
 def _config(arguments: argparse.Namespace) -> Config:

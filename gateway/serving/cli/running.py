@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.common.domain.access import Address
-from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError, suggest
 from gateway.common.terminal.tables import mark, print_json, print_remarks, print_table
 from gateway.serving.cli.common import configured
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError, pem_exists, read_url
@@ -126,7 +126,9 @@ def sentences(running: RunningGateway, model: str) -> Iterator[str]:
         )
     if not running.of(model):
         remedy = "if it is in the model directory: systemctl reload edge-gateway"
-        yield f"the gateway that runs at {running.where} does not know this model; {remedy}"
+        known = sorted({one.name for one in running.models})
+        problem = f"the gateway that runs at {running.where} does not know this model{suggest(model, known)}"
+        yield f"{problem}; it has {', '.join(known) or 'none'}; {remedy}"
 
 
 def disk_meant(arguments: argparse.Namespace) -> str:

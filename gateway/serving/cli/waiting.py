@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from gateway.common.domain.errors import Fault, RequestError, UnreachableError
+from gateway.common.domain.errors import Fault, RequestError, UnreachableError, suggest
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError
 from gateway.serving.cli.remote import read_array
 
@@ -28,7 +28,10 @@ class ModelWait:
         self._line = ""
 
     def answer(self, place: GatewayAddress, keys: Keys, question: Callable[[], Answer]) -> Answer:
-        """Return the first answer to `question`, which is repeated while its model loads. Raises its last error."""
+        """Return the first answer to `question`, which is repeated while its model loads.
+
+        Raises its last error; for an unknown model one that names those that the gateway has.
+        """
         starting = True
         while True:
             try:
@@ -41,7 +44,7 @@ class ModelWait:
             except RequestError as error:
                 stage = self._stage(place, keys) if error.fault is Fault.UNAVAILABLE else ""
                 if not (stage and self.pause(stage)):
-                    raise
+                    raise self._explained(error, place, keys) from None
             else:
                 self._clear()
                 return answer
@@ -68,13 +71,29 @@ class ModelWait:
     def _stage(self, place: GatewayAddress, keys: Keys) -> str:
         """Return what a model that loads waits for; "" if it does not load."""
         try:
-            with GatewayClient(place, keys) as client:
-                index = read_array(*client.exchange("POST", "/v2/repository/index"))
+            lines = [line for line in _index(place, keys) if line["name"] == self._model]
         except (RequestError, UnreachableError):
             return ""
-        lines = [line for line in index if line["name"] == self._model]
         stages = [line["reason"] for line in lines if line["state"] == "LOADING"]
         return stages[-1] if stages else "" if lines else "the gateway reads its models"
+
+    def _explained(self, error: RequestError, place: GatewayAddress, keys: Keys) -> RequestError:
+        """Return the refusal; for an unknown model with the names of those that the gateway has."""
+        if error.fault is not Fault.NOT_FOUND:
+            return error
+        try:
+            names = sorted({line["name"] for line in _index(place, keys)})
+        except (RequestError, UnreachableError):
+            return error
+        if self._model in names:
+            return error
+        problem = f"{place} has no model {self._model!r:.120}{suggest(self._model, names)}"
+        return RequestError(error.fault, f"{problem}; it has {', '.join(names) or 'none'}")
+
+
+def _index(place: GatewayAddress, keys: Keys) -> list[Any]:
+    with GatewayClient(place, keys) as client:
+        return read_array(*client.exchange("POST", "/v2/repository/index"))
 
 
 def is_starting(config: str | None) -> bool:

@@ -70,7 +70,7 @@ class Interpreter:
 
     def _row(self, outputs: Tensors, row: int) -> dict[str, Array]:
         """Return the outputs of one row, without the row dimension, which a model without rows does not have."""
-        return {name: array[row] for name, array in outputs.items()} if self._batched else dict(outputs)
+        return {name: array[row, ...] for name, array in outputs.items()} if self._batched else dict(outputs)
 
 
 def interpreter_of(manifest: ModelManifest) -> Interpreter | None:

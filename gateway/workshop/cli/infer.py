@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import DATATYPES, Datatype
 from gateway.common.terminal.tables import print_table
@@ -107,7 +107,10 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
     """
     name, version = manifest.name, manifest.version
     if arguments.json:
-        return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request
+        try:
+            return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request
+        except RequestError as error:
+            raise RequestError(error.fault, f"{arguments.json}: {error.message}") from error
     if arguments.npz:
         needed = [spec.name for spec in manifest.inputs if spec.default is None]
         optional = [spec.name for spec in manifest.inputs if spec.default is not None]

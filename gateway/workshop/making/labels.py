@@ -34,7 +34,8 @@ def read_labels(file: Path, settings: WorkshopSettings) -> tuple[str, ...]:
         problem = f"cannot be read: {error.strerror or error}; name a file with one label in each line"
         raise ConfigurationError(problem, file=str(file)) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"holds no labels: {error}; write one in each line", file=str(file)) from error
+        cause = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise ConfigurationError(f"holds no labels: {cause}; write one in each line", file=str(file)) from error
     if problem := labels_problem(labels, settings):
         raise ConfigurationError(problem, file=str(file))
     return labels

@@ -213,7 +213,6 @@ async def test_every_fault_has_its_status(fault):
 @pytest.mark.parametrize(
     ("method", "path", "status", "says"),
     [
-        ("GET", "/", 404, "there is no /"),
         ("GET", "/v2/nothing", 404, "there is no /v2/nothing"),
         ("GET", "/v2/models/absent", 404, "unknown model: 'absent'"),
         ("GET", "/v2/models/absent/config", 404, "unknown model"),

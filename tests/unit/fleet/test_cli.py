@@ -351,7 +351,7 @@ WRONG: list[tuple[str, str]] = [
     ("publish --dir elsewhere", "begin with edge-fleet repo init"),
     ("assign x --nothing --dir elsewhere", "edge-fleet publish comes first"),
     ("verify --dir ''", "must not be empty"),
-    ("nonsense", "invalid choice: 'nonsense'"),
+    ("nonsense", "there is no 'nonsense'"),
 ]
 
 

@@ -24,7 +24,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.url,
         _token(arguments),
         arguments.serial or "",
-        read_text(Path(arguments.ca)) if arguments.ca else "",
+        _filled(arguments.ca, "certificate") if arguments.ca else "",
     )
     if not application.token and not application.serial:
         raise ConfigurationError("a device enrols with --token-file, --token or a --serial that the fleet knows")
@@ -44,4 +44,12 @@ def _token(arguments: argparse.Namespace) -> str:
     file = arguments.token_file
     if file == STANDARD_INPUT:
         return sys.stdin.readline(LINE_LIMIT_CHARS).strip()
-    return read_text(Path(file)).strip() if file else arguments.token or ""
+    return _filled(file, "token").strip() if file else arguments.token or ""
+
+
+def _filled(file: str, what: str) -> str:
+    """Return the text of a file that is not empty: without it, a device would trust or be something else."""
+    text = read_text(Path(file))
+    if not text.strip():
+        raise ConfigurationError(f"holds no {what}; write it again", file=file)
+    return text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gateway import __version__
 from gateway.common.terminal.program import Program, Verb, json_option, named
-from gateway.device.installer.record import FOLDER
+from gateway.device.installer.places import FOLDER
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
 from gateway.serving.frontends.rest_v2.direct import DirectInference
 from gateway.serving.frontends.rest_v2.errors import RestRefusals
+from gateway.serving.frontends.rest_v2.page import front_page
 from gateway.serving.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.serving.frontends.rest_v2.requests import RestEngine, RestPorts
 from gateway.serving.frontends.rest_v2.routes import HANDLERS, REFUSING_HANDLERS
@@ -50,7 +51,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         authentication,
     )
     app = application(
-        (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
+        (front_page, *HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
         ports,
         refuse,
         title="edge-inference-gateway",

@@ -57,9 +57,7 @@ class _LoadBody(msgspec.Struct):
 @get("/v2", summary="Server metadata", opt={"needs": READ})
 async def server_metadata(request: Call) -> Document:
     """Return name, version and the extensions that work here."""
-    ports = ports_of(request)
-    shared = () if ports.regions is None else (EXTENSION,)
-    return documents.server_metadata("binary_tensor_data", *shared)
+    return metadata_of(ports_of(request))
 
 
 @get("/v2/health/live", summary="Liveness", opt={"needs": ANY_CALLER})
@@ -191,6 +189,12 @@ async def metrics(request: Call) -> Response[bytes]:
     text, content_type = await ports_of(request).metrics_text()
     # litestar adds the charset of text itself
     return Response(text, media_type=content_type.partition("; charset=")[0])
+
+
+def metadata_of(ports: RestPorts) -> Document:
+    """Return the server metadata."""
+    shared = () if ports.regions is None else (EXTENSION,)
+    return documents.server_metadata("binary_tensor_data", *shared)
 
 
 def ports_of(request: Call) -> RestPorts:

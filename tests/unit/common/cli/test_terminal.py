@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import ConsoleDimensions
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.installation import HERE
@@ -96,6 +100,25 @@ def test_an_action_stays_whole_beside_details_of_any_length() -> None:
         ColumnWidth(160, 64, 64),
     ]
     assert fitted(needs, 80 - 4 * 3) == [3, 16, 6, 18, 25]
+
+
+@given(
+    st.lists(st.text("abc-/ ", min_size=1, max_size=40).map(str.strip), min_size=3, max_size=3),
+    st.integers(10, 90),
+)
+def test_a_table_on_a_narrow_terminal_breaks_no_part_of_a_word(row: list[str], width: int) -> None:
+    said = io.StringIO()
+    said.isatty = lambda: True  # type: ignore[method-assign]
+    with (
+        mock.patch.dict("os.environ", {"COLUMNS": str(width)}),
+        mock.patch("sys.stdout", said),
+        mock.patch("rich.console.Console.size", mock.PropertyMock(return_value=ConsoleDimensions(width, 25))),
+    ):
+        print_table(("accelerator", "p50 µs", "reason"), [row])
+    shown = re.split(r"(?:[\s│┃━╇]|\x1b\[[0-9;]*m)+|(?<=[-/])", said.getvalue())
+    for word in " ".join(("accelerator", *row)).split():
+        if not (row[0] == "" and word == "accelerator"):
+            assert set(filter(None, re.split("(?<=[-/])", word))) <= set(shown), said.getvalue()
 
 
 @pytest.mark.parametrize(

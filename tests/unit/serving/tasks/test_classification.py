@@ -16,6 +16,7 @@ from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.tasks.catalog import TASKS
 from gateway.serving.tasks.classification import Classification, ClassificationResult
+from gateway.serving.tasks.interpreter import Interpreter
 from tests.simulators.task_models import model, options, output
 
 LABELS = ("cat", "dog", "fish")
@@ -152,6 +153,15 @@ def test_the_label_output_of_skl2onnx_decides(label: Array) -> None:
     document = task.interpret({"label": label, "probabilities": np.array([0.6, 0.4])}, None).document()
     assert (document["label"], document["score"]) == ("7", 0.4)
     assert [entry["class"] for entry in document["classes"]] == [1, 0]
+
+
+def test_texts_of_several_rows_are_read_one_by_one() -> None:
+    outputs = TensorSpec("label", Datatype.BYTES, (-1,)), PROBABILITIES
+    manifest = model(*outputs, labels=("3", "7"))
+    task = Classification(manifest, options('output = "probabilities"\nlabel_output = "label"'))
+    answer = {"label": np.array([b"7", b"3"], object), "probabilities": np.array([[0.6, 0.4], [0.9, 0.1]])}
+    (documents, *_) = Interpreter(task, manifest).interpret(answer, None, {}, ()).values()
+    assert [json.loads(document)["label"] for document in documents] == ["7", "3"]
 
 
 def test_a_label_that_the_manifest_does_not_have_is_refused() -> None:
