@@ -76,8 +76,9 @@ $(VENV)/.pages: requirements/world.txt | $(VENV)/.test  # what pages download: p
 		--dest $(VENV)/pages -r $(VENV)/pages.txt
 	@touch $@
 
-$(VENV)/.docs: requirements/docs.txt | $(VENV)/.test
-	@$(PIP) --target $(VENV)/docs --upgrade -r $<
+.venv-docs/.docs: requirements/docs.txt  # alone: who reads needs nothing of the tests
+	@rm -rf .venv-docs && $(MAKE) --no-print-directory VENV=.venv-docs .venv-docs/bin/python
+	@echo "installing what builds the documentation (about 90 MB, once)" && .venv-docs/$(subst $(VENV)/,,$(PIP)) -r $<
 	@touch $@
 
 $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
@@ -120,7 +121,7 @@ $(error no house $(HOUSE): name one of common, serving, device, workshop, fleet)
 endif
 endif
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm .venv-docs/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
 ifdef HOUSE
@@ -150,8 +151,8 @@ check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 bench: $(VENV)/.test debian-test ## the gateway beside grpc.aio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
 
-docs: $(VENV)/.docs ## build the documentation as a site: build/docs/index.html
-	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/docs:. $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml
+docs: .venv-docs/.docs ## build the documentation as a site: build/docs/index.html
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv-docs/bin/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 	@echo "built: build/docs/index.html"
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see

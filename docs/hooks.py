@@ -40,6 +40,14 @@ DOCUMENTS = {
 }
 """Documents of the repository, by the page that shows them."""
 GENERATED = {"reference/commands.md": commands, "reference/settings.md": settings, "reference/errors.md": errors}
+RANKS = {
+    "explanation/decisions": 0.02,
+    "explanation/changelog": 0.02,
+    "explanation": 0.1,
+    "reference": 0.2,
+    "index": 0.2,
+}
+"""Weight in searches of pages whose paths begin so, the first of them; guides have 1."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -55,7 +63,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links of written pages, which are those of the repository, to pages."""
+    """Weigh a page in searches. Lead links of written pages, which are those of the repository, to pages."""
+    page.meta["search"] = {
+        "boost": next((rank for path, rank in RANKS.items() if page.file.src_uri.startswith(path)), 1)
+    }
     if page.file.generated_by:
         return markdown
     return _linked(markdown, f"docs/pages/{page.file.src_uri}", page.file.src_uri)
