@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-system test-long test-world test-journeys check bench attack docs fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-system test-long test-world test-journeys check bench attack docs pictures fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -154,6 +154,9 @@ bench: $(VENV)/.test debian-test ## the gateway beside grpc.aio and the bare loo
 docs: .venv-docs/.docs ## build the documentation as a site: build/docs/index.html
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv-docs/bin/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 	@echo "built: build/docs/index.html"
+
+pictures: $(VENV)/.test debian-test ## draw what the programs print, for the documentation: SVG files of docs/pages/howto
+	@$(BIN)/python -m docs.pictures
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see
 	@$(BIN)/python -m tests.attack.run

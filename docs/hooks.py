@@ -32,6 +32,7 @@ DOCUMENTS = {
     "SECURITY.md": "explanation/security.md",
     "gateway/GLOSSARY.md": "explanation/glossary.md",
     "fleet/SIZING.md": "explanation/fleet-sizing.md",
+    "CONTRIBUTING.md": "explanation/contributing.md",
     "CHANGELOG.md": "explanation/changelog.md",
     **{
         f"gateway/decisions/{file.name}": f"explanation/decisions/{file.name}"

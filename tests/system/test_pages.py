@@ -102,7 +102,7 @@ def missing(printed: str, output: str) -> list[str]:
     return [line for line in alike(printed) if not any(line.strip() == each.strip() for each in lines)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_what_a_page_says_can_be_pasted(document: str, folder: Path) -> None:
     where = folder.parent / "edge-inference-gateway" if "first-inference" in document else folder
@@ -119,7 +119,7 @@ def test_what_a_page_says_can_be_pasted(document: str, folder: Path) -> None:
 @pytest.mark.parametrize("document", ["README.md", "docs/pages/start/ten-minutes.md"])
 def test_what_a_page_installs_is_enough(document: str, folder: Path) -> None:
     """Without the environment of the tests, at the ports of this machine, for pip asks the registry."""
-    done = paste(document, folder, f"PATH={Path(sys.base_prefix) / 'bin'}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n", ())
+    done = paste(document, folder, f"PATH={Path(sys.base_prefix) / 'bin'}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n")
     assert [lines for block, output in done if (lines := missing(block.printed, output))] == []
 
 

@@ -32,7 +32,6 @@ HOUSES = {
     name: ROOT / name for name in ("gateway/common", "gateway/serving", "gateway/device", "gateway/workshop", "fleet")
 }
 """Houses with a page of their own; the overview is the page of `gateway`."""
-MKDOCS = ROOT / ".venv-docs/bin/python"
 QUESTIONS = {
     "how do I connect my camera": "howto/cameras",
     "serve my own model": "howto/models",
@@ -80,17 +79,8 @@ def test_the_readme_names_every_runtime(runtime: str) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the built site, without a warning: generated pages, links between pages and their anchors."""
     folder = tmp_path_factory.mktemp("site")
-    command = [
-        MKDOCS,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        "docs/mkdocs.yml",
-        "--site-dir",
-        str(folder),
-    ]
+    options = ("--strict", "--config-file", "docs/mkdocs.yml", "--site-dir", folder)
+    command = [ROOT / ".venv-docs/bin/python", "-m", "mkdocs", "build", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -102,29 +92,23 @@ def test_the_site_has_what_is_generated(site: Path) -> None:
 
 
 def test_the_site_needs_no_other_server(site: Path) -> None:
-    """Pages are read as files, too: scripts, styles, fonts and pictures are all in the site."""
+    """Pages are read as files, too: scripts, styles and pictures are in the site."""
     pages = [*site.rglob("*.html")]
-    loads = re.compile(
-        r"""<(?:script|img|iframe)[^>]* src="?([^" >]+)|<link[^>]* rel="?(?:stylesheet|icon)"? href="?([^" >]+)"""
-    )
-    named = {first or second for page in pages for first, second in loads.findall(page.read_text())}
+    loads = re.compile(r"""<(?:script|img|link [^>]*rel="?(?:stylesheet|icon))\b[^>]* (?:src|href)="?([^" >]+)""")
+    named = {address for page in pages for address in loads.findall(page.read_text())}
     assert len(named) > 5
     assert [address for address in named if "//" in address] == []
-    assert "__index" in (site / "search/search_index.js").read_text()[:20]
+    assert (site / "search/search_index.js").read_text().startswith("var __index")
 
 
 def test_the_search_answers_newcomers(site: Path) -> None:
     """The right page is among the first three, by the worker of the site's pages."""
-    script = Path(__file__).with_name("site_search.js")
-    asked = json.dumps(list(QUESTIONS))
-    done = subprocess.run(["node", script, site], input=asked, capture_output=True, text=True, check=False)
+    script, asked = Path(__file__).with_name("site_search.js"), json.dumps(list(QUESTIONS))
+    command = [shutil.which("node") or "node", script, site]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = {
-        question: [page.removesuffix(".html") for page in pages] for question, pages in json.loads(done.stdout).items()
-    }
-    assert {
-        question: found[question][:4] for question, page in QUESTIONS.items() if page not in found[question][:3]
-    } == {}
+    found = {question: pages[:3] for question, pages in json.loads(done.stdout).items()}
+    assert {question: pages for question, pages in found.items() if f"{QUESTIONS[question]}.html" not in pages} == {}
 
 
 def test_the_options_of_every_task_are_in_the_reference() -> None:
