@@ -41,15 +41,12 @@ DOCUMENTS = {
 }
 """Documents of the repository, by the page that shows them."""
 GENERATED = {"reference/commands.md": commands, "reference/settings.md": settings, "reference/errors.md": errors}
-RANKS = {
-    "explanation/decisions": 0.02,
-    "explanation/changelog": 0.02,
-    "explanation": 0.1,
-    "reference": 0.2,
-    "index": 0.2,
-}
-"""Weight in searches of pages whose paths begin so, the first of them; guides have 1."""
+WEIGHTS = {"explanation/decisions": 0.02, "explanation/changelog": 0.02, "explanation/": 0.1, "reference/": 0.2}
+"""Weight of pages in searches, by the beginning of their path; guides have 1."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+FENCED = re.compile(r"(?ms)(^```.*?^```\n)")
+LIST = re.compile(r"(?m)^(?![-\d ]|$)(.*\n)(?=(?:-|\d+\.) )")
+"""A line of text that a list follows. Repositories show one there, MkDocs needs an empty line before."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -64,10 +61,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Weigh a page in searches. Lead links of written pages, which are those of the repository, to pages."""
-    page.meta["search"] = {
-        "boost": next((rank for path, rank in RANKS.items() if page.file.src_uri.startswith(path)), 1)
-    }
+    """Weigh a page in searches, and lead links of written pages, which are those of the repository, to pages."""
+    weights = (weight for path, weight in WEIGHTS.items() if page.file.src_uri.startswith(path))
+    page.meta["search"] = {"boost": next(weights, 1)}
+    parts = (part if part.startswith("```") else LIST.sub(r"\1\n", f"\n{part}") for part in FENCED.split(markdown))
+    markdown = "".join(parts)
     if page.file.generated_by:
         return markdown
     return _linked(markdown, f"docs/pages/{page.file.src_uri}", page.file.src_uri)
