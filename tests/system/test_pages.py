@@ -11,11 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.simulators import import_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
@@ -24,7 +26,9 @@ PACKAGES = VENV / "pages"
 DOCUMENTS = ("README.md", "docs/pages/start/first-inference.md", "docs/pages/start/ten-minutes.md")
 SHOWN = ("packaging/README.md", "packaging/CONTAINER.md")
 """Documents of which the site makes pages of the same chapter."""
-BLOCK = re.compile(r"(?m)(?:^<!-- not pasted: (.+) -->\n)?^```sh\n((?:.*\n)*?)^```\n(?:^```\n((?:.*\n)*?)^```\n)?")
+BLOCK = re.compile(
+    r"(?m)(?:^<!-- not pasted: needs (.+) -->\n)?^```sh\n((?:.*\n)*?)^```\n(?:^```\n((?:.*\n)*?)^```\n)?"
+)
 MARK = "\N{RECORD SEPARATOR}"
 STANDS_IN = f"""\
 python3() {{ mkdir -p venv/bin; echo 'PATH={VENV}/bin:$PATH' > venv/bin/activate; }}
@@ -37,42 +41,41 @@ LINES = re.compile(r"[━╇]+|[^\S\n]+")
 
 
 class Block(NamedTuple):
-    """Commands of a page, what it says that they print, and why they are not pasted ("" if they are)."""
+    """Commands of a page, and what it says that they print."""
 
-    why_not: str
     script: str
     printed: str
 
 
 def blocks(document: str) -> list[Block]:
-    """Return the blocks of shell commands in a document, in its order."""
-    found = [Block(*(text or "" for text in match)) for match in BLOCK.findall((ROOT / document).read_text("utf-8"))]
-    assert len(found) == (ROOT / document).read_text("utf-8").count("```sh\n")
-    return found
+    """Return the blocks of shell commands in a document that can be pasted, in its order."""
+    text = (ROOT / document).read_text("utf-8")
+    found = BLOCK.findall(text)
+    assert len(found) == text.count("```sh\n")
+    return [Block(script, printed) for why_not, script, printed in found if not why_not]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Make an empty folder beside what a clone has after `make demo`."""
-    clone = tmp_path / "edge-inference-gateway"
-    clone.mkdir()
-    for name in ("models", "gateway", "fleet", "device_profiles"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, clone / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+    """Return an empty folder beside what a clone has after `make demo`."""
+    clone = clone_of(made := tmp_path / "empty")
+    made.mkdir()
+    for name in ("models", "gateway", "fleet", "device_profiles", "packaging"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone / name)
     (clone / ".venv").symlink_to(VENV)
-    made = tmp_path / "empty"
-    made.mkdir()
     yield made
     shutil.rmtree(tmp_path)
 
 
-def paste(
-    document: str, folder: Path, prelude: str, around: tuple[str, ...], **environ: str
-) -> list[tuple[Block, str]]:
-    """Paste the commands of a document. Return each block with what it printed."""
-    pasted = [block for block in blocks(document) if not block.why_not]
+def clone_of(folder: Path) -> Path:
+    """Return the folder of the clone beside an empty folder."""
+    return folder.with_name("edge-inference-gateway")
+
+
+def paste(pasted: Sequence[Block], folder: Path, prelude: str, *around: str, **environ: str) -> str:
+    """Paste blocks into one shell. Fail if a command fails, or prints something else. Return all output."""
     script = prelude + "".join(f"echo '{MARK}'\n{block.script}" for block in pasted)
     environment = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     environment |= {"HOME": str(folder.parent), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "COLUMNS": "160", **environ}
@@ -88,7 +91,11 @@ def paste(
     )
     log = folder / "gateway.log"
     assert done.returncode == 0, done.stdout[-6000:] + (log.read_text()[-6000:] if log.exists() else "")
-    return list(zip(pasted, done.stdout.split(MARK + "\n")[1:], strict=True))
+    outputs = done.stdout.split(f"{MARK}\n")[1:]
+    assert [missing(block.printed, output) for block, output in zip(pasted, outputs, strict=True)] == [[]] * len(pasted)
+    drawn = re.findall(r"--(?:draw|plot) (\S+)", script)
+    assert all((folder / name).stat().st_size for name in drawn)
+    return done.stdout
 
 
 def alike(text: str) -> list[str]:
@@ -102,16 +109,47 @@ def missing(printed: str, output: str) -> list[str]:
     return [line for line in alike(printed) if not any(line.strip() == each.strip() for each in lines)]
 
 
+def stood_in(pasted: Sequence[Block], folder: Path) -> str:
+    """Paste blocks with the environment of the tests, without a network."""
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(PACKAGES), "PIP_ONLY_BINARY": ":all:"}
+    tools = {"PYTHONPATH": f"{VENV}/workshop:{VENV}/camera", "PIP_PYTHON_VERSION": "3.11", **offline}
+    path = f"{VENV}/bin:/usr/sbin:{os.environ['PATH']}"
+    return paste(pasted, folder, f"ip link set lo up\n{STANDS_IN}", *OWN, **tools, PATH=path)
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_what_a_page_says_can_be_pasted(document: str, folder: Path) -> None:
-    where = folder.parent / "edge-inference-gateway" if "first-inference" in document else folder
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(PACKAGES), "PIP_PYTHON_VERSION": "3.11"}
-    tools = {"PYTHONPATH": str(VENV / "workshop"), "PIP_ONLY_BINARY": ":all:", **offline}
-    path = f"{VENV}/bin:{os.environ['PATH']}"
-    done = paste(document, where, f"ip link set lo up\n{STANDS_IN}", OWN, **tools, PATH=path)
-    assert [lines for block, output in done if (lines := missing(block.printed, output))] == []
-    assert all((where / name).stat().st_size for name in re.findall(r"--(?:draw|plot) (\S+)", done[-1][0].script))
+    assert stood_in(blocks(document), clone_of(folder) if "first-inference" in document else folder)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("guide", ["tasks", "cameras"])
+def test_guides_continue_where_the_readme_ends(guide: str, folder: Path) -> None:
+    stood_in(blocks("README.md"), folder)
+    assert stood_in(blocks(f"docs/pages/howto/{guide}.md"), folder)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("guide", ["access", "prometheus", "limits"])
+def test_guides_in_a_clone(guide: str, folder: Path) -> None:
+    assert stood_in(blocks(f"docs/pages/howto/{guide}.md"), clone_of(folder))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_imports_of_the_guide(tmp_path: Path) -> None:
+    """Each block begins with the same sources: an import replaces nothing."""
+    for number, block in enumerate(blocks("docs/pages/howto/import.md")):
+        (folder := tmp_path / str(number)).mkdir()
+        import_sources.write_triton(folder / "model_repository")
+        import_sources.write_openvino_server(folder / "ovms")
+        import_sources.write_mlflow(folder / "mlruns/model")
+        import_sources.write_hugging_face(folder / "vit-base")
+        import_sources.write_detector(folder / "yolo11n.onnx", metadata=import_sources.ultralytics_metadata())
+        assert stood_in([block], folder)
 
 
 @pytest.mark.long
@@ -119,8 +157,8 @@ def test_what_a_page_says_can_be_pasted(document: str, folder: Path) -> None:
 @pytest.mark.parametrize("document", ["README.md", "docs/pages/start/ten-minutes.md"])
 def test_what_a_page_installs_is_enough(document: str, folder: Path) -> None:
     """Without the environment of the tests, at the ports of this machine, for pip asks the registry."""
-    done = paste(document, folder, f"PATH={Path(sys.base_prefix) / 'bin'}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n")
-    assert [lines for block, output in done if (lines := missing(block.printed, output))] == []
+    path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
+    assert paste(blocks(document), folder, "trap 'kill $(jobs -p)' EXIT\n", PATH=path)
 
 
 @pytest.mark.parametrize("document", SHOWN)
