@@ -87,9 +87,10 @@ def is_starting(config: str | None) -> bool:
         of_config = next((file for option, file in words if option == "--config"), None) == config
         if begun and of_config and time.time() - process.info["create_time"] < START_S:
             with suppress(psutil.NoSuchProcess):  # it ended
-                try:
-                    if all(one.status != psutil.CONN_LISTEN for one in process.net_connections("inet")):
-                        return True
-                except psutil.AccessDenied:  # the service's user: where it was asked, nothing listens yet
+                # None: of another user, such as the service's. Where it was asked, nothing listens yet
+                if all(
+                    one.status != psutil.CONN_LISTEN
+                    for one in process.as_dict(["net_connections"])["net_connections"] or ()
+                ):
                     return True
     return False
