@@ -41,7 +41,9 @@ DOCUMENTS = {
 }
 """Documents of the repository, by the page that shows them."""
 GENERATED = {"reference/commands.md": commands, "reference/settings.md": settings, "reference/errors.md": errors}
-WEIGHTS = {"explanation/decisions": 0.02, "explanation/changelog": 0.02, "explanation/": 0.1, "reference/": 0.2}
+WEIGHTS = {"explanation/decisions": 0.02, "explanation/changelog": 0.02, "explanation/": 0.1, "reference/": 0.2} | {
+    f"howto/{page}": 0.5 for page in ("fleet-", "troubleshooting")
+}
 """Weight of pages in searches, by the beginning of their path; guides have 1."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCED = re.compile(r"(?ms)(^```.*?^```\n)")
