@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import os
 import subprocess
@@ -17,13 +18,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 BIN, PAGES = ROOT / ".venv/bin", ROOT / "docs/pages"
 SENSORS, SAMPLE_S = ("wrist-left", "wrist-right", "press-4"), 0.02
-LINE_PX, COLUMN_PX, EDGE_PX = 20, 8.4, 16
+LINE_PX, COLUMN_PX, EDGE_PX, COLUMNS = 20, 8.4, 16, 110
 STYLE = (
     "rect{fill:#10201f} text{font:14px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d5e3e1;"
     "white-space:pre} .line0{fill:#5fd0bd}"
 )
 PICTURES = {
-    "howto/explain.svg": "edge-gateway explain meter-reader --models models | grep -v busy",
+    "howto/explain.svg": "edge-gateway explain meter-reader --models models",
     "howto/watch.svg": "edge-gateway watch edge-gateway.toml --once --every 10",
     "howto/results.svg": "mosquitto_sub -C 1 -t edge/plant/results/motion/# | python3 -m json.tool",
 }
@@ -43,8 +44,9 @@ hop_rows = 50
 
 
 def draw(file: Path, command: str, output: str) -> None:
-    """Write what a command printed as a picture of a terminal."""
-    lines = [f"$ {command}", *(line.rstrip() for line in output.rstrip().splitlines())]
+    """Write what a command printed as a picture of a terminal. Lines too long for a page become "…"."""
+    shown = (line.rstrip() if len(line.rstrip()) <= COLUMNS else "…" for line in output.rstrip().splitlines())
+    lines = [f"$ {command}", *(line for line, _ in itertools.groupby(shown))]
     width, height = max(map(len, lines)) * COLUMN_PX + 2 * EDGE_PX, len(lines) * LINE_PX + 2 * EDGE_PX
     texts = (
         f'<text x="{EDGE_PX}" y="{EDGE_PX + (number + 0.75) * LINE_PX:g}" textLength="{len(line) * COLUMN_PX:g}" '
