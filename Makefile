@@ -188,6 +188,6 @@ format: $(VENV)/.test ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) .venv-runtime .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-runtime .venv-docs .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 include packaging/install.mk
