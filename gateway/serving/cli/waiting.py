@@ -105,7 +105,11 @@ def is_starting(config: str | None) -> bool:
         begun = any(PurePath(name).name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in words)
         of_config = next((file for option, file in words if option == "--config"), None) == config
         if begun and of_config and time.time() - process.info["create_time"] < START_S:
-            with suppress(psutil.Error):  # ended, or of another user
-                if all(one.status != psutil.CONN_LISTEN for one in process.net_connections("inet")):
+            with suppress(psutil.NoSuchProcess):  # it ended
+                # None: of another user, such as the service's. Where it was asked, nothing listens yet
+                if all(
+                    one.status != psutil.CONN_LISTEN
+                    for one in process.as_dict(["net_connections"])["net_connections"] or ()
+                ):
                     return True
     return False

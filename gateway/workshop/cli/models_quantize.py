@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
     remarks += _never_chosen(result, manifest)
     if plot:
         plot.write_text(draw_svg(_points(result), f"{manifest.name} {manifest.version}", result.basis.described))
-    _report(result, samples, calibration, remarks, folder, as_json=arguments.json)
+    _report(result, samples, calibration, remarks, Path(arguments.dir), as_json=arguments.json)
     return 0 if any(each.is_kept for each in _new(result, plan.kept)) else 1
 
 

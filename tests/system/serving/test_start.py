@@ -43,6 +43,12 @@ def packages(daemon):
     return {name.partition(".")[0] for name in loaded} | (MQTT & loaded)
 
 
+def test_it_listens_for_commands_first(tmp_path, state):
+    """`infer` waits while a gateway that was begun listens nowhere, and asks over HTTP."""
+    with running(tmp_path, state=state) as daemon:
+        assert [line["protocol"] for line in daemon.lines() if line["event"] == "listening"][:2] == ["http", "grpc"]
+
+
 @pytest.mark.parametrize(
     ("options", "wanted", "unwanted"),
     [

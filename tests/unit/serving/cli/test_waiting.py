@@ -1,0 +1,26 @@
+"""Which gateway a command waits for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HIDDEN = "import ctypes, sys; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); sys.stdin.read()"
+"""A process that is not dumpable (PR_SET_DUMPABLE): others see its command line, and not its sockets."""
+ASKS = "import sys; from gateway.serving.cli.waiting import is_starting; print(is_starting(sys.argv[1]))"
+
+
+@pytest.mark.parametrize(("asked", "starts"), [("own", "True"), ("other", "False")])
+def test_a_gateway_of_another_user_is_waited_for(asked: str, starts: str, tmp_path: Path) -> None:
+    """Such is the installed service, just started: its caller cannot see whether it listens."""
+    words = [sys.executable, "-c", HIDDEN, "edge-gateway", "run", "--config", str(tmp_path / "own")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline()
+        asking = ["unshare", "--map-root-user", sys.executable, "-c", ASKS, str(tmp_path / asked)]
+        done = subprocess.run(asking, capture_output=True, text=True, check=False)
+        child.communicate()
+    assert (done.stdout.strip(), done.stderr) == (starts, "")
