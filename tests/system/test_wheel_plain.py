@@ -92,6 +92,7 @@ def test_doctor_and_explain_name_missing_runtimes(programs: Path, tmp_path: Path
     remedies = {found["subject"]: found["remedy"] for found in json.loads(done.stdout)["findings"]}
     for runtime in ("onnx", "openvino", "litert"):
         assert f"install 'edge-inference-gateway[{runtime}]'" in remedies[f"runtime {runtime}"]
+    assert "EG-409: A runtime is not installed" in said(tmp_path, programs / "edge-gateway", "doctor", "EG-409").stdout
     told = said(tmp_path, programs / "edge-gateway", "explain", "meter-reader", "--json")
     assert json.loads(told.stdout)["chosen"] == "reference"
     assert "install 'edge-inference-gateway[onnx]'" in told.stdout
