@@ -35,7 +35,6 @@ DOCUMENTS = {
     "fleet/SIZING.md": "explanation/fleet-sizing.md",
     "CONTRIBUTING.md": "explanation/contributing.md",
     "CHANGELOG.md": "explanation/changelog.md",
-    "CONTRIBUTING.md": "explanation/contributing.md",
     "examples/README.md": "examples/index.md",
     **{f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES},
     **{

@@ -101,7 +101,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def rest_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Select the path of inference requests over HTTP; every test that uses it runs once per path."""
     if request.param != "direct":
-        monkeypatch.setattr(direct.Head, "of", lambda text, _: direct.Head(text))
+        monkeypatch.setattr(direct.RequestHead, "of", lambda text, _: direct.RequestHead(text))
     return str(request.param)
 
 

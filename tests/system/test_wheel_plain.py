@@ -92,6 +92,7 @@ def test_doctor_and_explain_name_missing_runtimes(programs: Path, tmp_path: Path
     remedies = {found["subject"]: found["remedy"] for found in json.loads(done.stdout)["findings"]}
     for runtime in ("onnx", "openvino", "litert"):
         assert f"install 'edge-inference-gateway[{runtime}]'" in remedies[f"runtime {runtime}"]
+    assert "EG-409: A runtime is not installed" in said(tmp_path, programs / "edge-gateway", "doctor", "EG-409").stdout
     told = said(tmp_path, programs / "edge-gateway", "explain", "meter-reader", "--json")
     assert json.loads(told.stdout)["chosen"] == "reference"
     assert "install 'edge-inference-gateway[onnx]'" in told.stdout
@@ -135,6 +136,6 @@ def test_the_command_that_is_named_adds_the_extra(programs: Path, tmp_path: Path
     pulled = ("models", "pull", f"http://127.0.0.1:1/m.onnx#sha256={'0' * 64}")
     done = said(tmp_path, programs / "edge-gateway", *pulled)
     assert "urllib3 is not installed" in done.stderr
-    command = shlex.split(done.stderr.rpartition("; ")[2])
+    command = shlex.split(done.stderr.rpartition("; ")[2].removesuffix(" (EG-702)\n"))
     run(Path(sys.executable), *command[1:], "--quiet", "--disable-pip-version-check", cwd=tmp_path)
     assert "is not installed" not in said(tmp_path, programs / "edge-gateway", *pulled).stderr

@@ -56,7 +56,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             late=b"expired",
         )
     if request.param != "rest, direct":
-        monkeypatch.setattr(direct.Head, "of", lambda text, _: direct.Head(text))
+        monkeypatch.setattr(direct.RequestHead, "of", lambda text, _: direct.RequestHead(text))
     post = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
     json = b"content-type: application/json"
     return Port(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.common.wire.parser import Parser
 from gateway.serving.frontends.http import direct
-from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, Head
+from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, RequestHead
 from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference
 from gateway.serving.frontends.rest_v2.requests import WHOLE_BYTES
 from gateway.serving.frontends.rest_v2.settings import RestSettings
@@ -181,7 +181,7 @@ class Anything:
 
 @given(heads)
 def test_a_head_is_what_the_parser_makes_of_it(text: bytes) -> None:
-    head = Head.of(text, Anything())  # type: ignore[arg-type]
+    head = RequestHead.of(text, Anything())  # type: ignore[arg-type]
     if head.route is None:
         return
     parser = Parser(16_384)

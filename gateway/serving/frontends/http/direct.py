@@ -26,7 +26,7 @@ SPLIT_S = 1.0
 """Time for the rest of a request whose head came alone, as many clients send it; then it takes the usual way."""
 EARLY_BYTES = 64 * 1024
 """Bytes that may arrive while a request is answered, before the connection is read no more."""
-_HEAD = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)+)\r\n")
+_HEAD = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.1\r\n((?:[!#$%&'+*.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)+)\r\n")
 """Method, target and fields (RFC 9112, sections 3 and 5); each character is read once."""
 _USUAL = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
 """Fields that change how a request is read or answered."""
@@ -56,7 +56,7 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """Head of a request, up to its empty line. `route`: what the application returned; None: it takes the usual way."""
 
     text: bytes = b""
@@ -64,7 +64,7 @@ class Head:
     route: Any | None = None
 
     @classmethod
-    def of(cls, text: bytes, direct: Direct) -> Head:
+    def of(cls, text: bytes, direct: Direct) -> RequestHead:
         """Read a head."""
         found = _HEAD.fullmatch(text)
         lines = found[3].split(b"\r\n")[:-1] if found else []
@@ -88,7 +88,7 @@ class DirectConnection(HttpConnection):
     def __init__(self, direct: Direct, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._direct = direct
-        self._head = Head()
+        self._head = RequestHead()
         self._early = b""
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
@@ -220,7 +220,7 @@ class DirectConnection(HttpConnection):
         if end < 4:
             return 0, 0
         if data[:end] != self._head.text:
-            self._head = Head.of(data[:end], self._direct)
+            self._head = RequestHead.of(data[:end], self._direct)
         return (end, end + self._head.length) if self._head.route is not None else (0, 0)
 
     def _last_field(self) -> bytes:
