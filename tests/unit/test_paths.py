@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from docs.terminal import PROGRAMS
+from gateway.common.logs import QUIET
 
 MODEL = Path(__file__).parents[2] / "models/meter-reader/1"
 LINES = f"""
@@ -101,6 +104,18 @@ CASES = [
     for make in (absent, folder, empty, binary, unreadable)
     if (line, make) not in FINE
 ]
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Put the logging back that a verb configured for its process."""
+    root, quiet = logging.getLogger(), {name: logging.getLogger(name).level for name in QUIET}
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:], root.level = handlers, level
+    for name, before in quiet.items():
+        logging.getLogger(name).setLevel(before)
 
 
 @pytest.mark.parametrize(("line", "make"), CASES)
