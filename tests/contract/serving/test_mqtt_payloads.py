@@ -77,7 +77,7 @@ async def test_another_number_of_channels_than_the_models_is_told(broker: Mosqui
         await client.publish("w/left", '{"a": 1, "b": 2}')
         complaint = await client.next_json(ERRORS)
     assert complaint["fault"] == "UNAVAILABLE"
-    assert complaint["message"].endswith("takes 3 channels, but the route has 2")
+    assert complaint["message"].endswith("takes 3 channels, but the route has 2 (EG-605)")
 
 
 async def test_packed_bytes_of_lorawan_become_rows(broker: Mosquitto, client: Peer) -> None:

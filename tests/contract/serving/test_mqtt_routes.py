@@ -228,7 +228,8 @@ async def test_a_route_may_name_outputs(broker: Mosquitto, client: Peer) -> None
     assert (result["label"], result["outputs"]) == ("walk", [scores])
     assert [[output.name for output in request.outputs] for request in inference.requests] == [["scores"]]
     assert (complaint["id"], complaint["fault"]) == ("w", "UNAVAILABLE")
-    assert complaint["message"].endswith("has no output 'boxes'; its outputs are scores: correct the route's outputs")
+    words = "has no output 'boxes'; its outputs are scores: correct the route's outputs (EG-605)"
+    assert complaint["message"].endswith(words)
 
 
 async def test_a_result_beyond_the_bound_is_told_on_the_error_topic_and_acknowledged(
