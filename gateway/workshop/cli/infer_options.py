@@ -22,7 +22,7 @@ INFER_EXAMPLES = (
 FASTEST = math.inf
 """Value of `--rate max`."""
 RATE_MIN_PER_S, RATE_MAX_PER_S = 0.01, 1_000.0
-WAIT_S = 60.0
+WAIT_S = 180.0
 """Longest wait for a gateway that starts and a model that loads, unless --wait is given."""
 
 
