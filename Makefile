@@ -135,7 +135,7 @@ test-system: tested ## real daemons, controllers, clients and attacks, from star
 	@$(PYTEST) tests/system tests/attack tests/performance tests/world
 
 test-long: tested ## everything, however long it takes
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q --timeout 600
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
 	@$(PYTEST) tests/world/imported.py

@@ -23,7 +23,7 @@ GUIDE = Path(__file__).parents[2] / "fleet" / "README.md"
 class Authority:
     """Temporary CA with the certificate `pem`. New certificates are valid for `lives`, from now + `begins`."""
 
-    def __init__(self, lives: timedelta = timedelta(hours=1), begins: timedelta = timedelta(minutes=-5)) -> None:
+    def __init__(self, lives: timedelta = timedelta(days=1), begins: timedelta = timedelta(minutes=-5)) -> None:
         self.lives, self.begins = lives, begins
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("test authority")

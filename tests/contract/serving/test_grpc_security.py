@@ -148,13 +148,8 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(tmp_path):
         async with serving(addresses=[free]) as again:
             assert again.addresses == [free]
     assert text == (
-<<<<<<< HEAD
         f"grpc.listen: cannot listen on {taken}; it is in use: stop what listens there, or choose another address "
         "(EG-201)"
-=======
-        f"grpc.listen: cannot listen on {taken}; it is in use: stop what listens there, "
-        "or choose another address (EG-201)"
->>>>>>> first-doctor
     )
 
 

@@ -35,14 +35,21 @@ QUICK = TrialSettings(nice=0, measure_s=0.02)
 IMPATIENT = replace(QUICK, deadline_s=3.0)
 UNWAITING = replace(QUICK, deadline_s=16.0)
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
+_before: set[int] = set()
+"""Processes of other tests, such as servers that all tests of a session share."""
+
+
+def children():
+    return [child for child in psutil.Process().children() if child.pid not in _before]
 
 
 @pytest.fixture
 def no_child_is_left():
     """Check that no child is left, neither alive nor a zombie."""
-    before = {child.pid for child in psutil.Process().children()}
+    _before.clear()
+    _before.update(child.pid for child in psutil.Process().children())
     yield
-    assert {child.pid for child in psutil.Process().children()} - before == set()
+    assert children() == []
 
 
 def tried(case, settings=QUICK, **changes):
@@ -314,7 +321,7 @@ def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
 async def running_child():
     """Return the trial's process and the fork server that is its parent."""
     while True:
-        for server in psutil.Process().children():
+        for server in children():
             for process in server.children():
                 return process, server
         await asyncio.sleep(0)
@@ -340,7 +347,7 @@ def test_cancelling_a_trial_kills_its_process(tmp_path):
 def test_cancelling_a_trial_before_its_process_runs_leaves_nothing(tmp_path):
     async def cancelled():
         trial = asyncio.create_task(inspect_file("reference", tmp_path / "model.npz", QUICK))
-        while not psutil.Process().children():
+        while not children():
             await asyncio.sleep(0)
         trial.cancel()
         await trial
@@ -373,7 +380,7 @@ def test_trials_of_a_runtime_share_one_server(small):
         servers = set()
         for _ in range(2):
             await try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK)
-            servers |= {child.pid for child in psutil.Process().children()}
+            servers |= {child.pid for child in children()}
         return servers
 
     assert len(asyncio.run(tried_twice())) == 1
@@ -384,7 +391,7 @@ def test_a_server_without_tasks_ends(small, monkeypatch):
 
     async def ended():
         await try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK)
-        while psutil.Process().children():
+        while children():
             await asyncio.sleep(0.01)
 
     asyncio.run(ended())
