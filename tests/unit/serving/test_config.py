@@ -433,9 +433,7 @@ def test_a_misspelt_setting_names_the_one_that_is_meant(text, said):
 
 def test_an_open_listener_names_the_file_that_sets_it(files):
     config = load_config(files(main="[http]\nlisten = []\n", a="[http]\nlisten = ['0.0.0.0:8000']\n"))
-    with pytest.raises(
-        ConfigurationError, match=r"conf\.d/a\.toml:2: http\.listen: listening on"
-    ):
+    with pytest.raises(ConfigurationError, match=r"conf\.d/a\.toml:2: http\.listen: listening on"):
         check_listeners(config, Security())
     by_command = dataclasses.replace(config, http_listen=(Address("0.0.0.0", 8001),))
     with pytest.raises(ConfigurationError, match=r"^listening on 0\.0\.0\.0:8001 would"):
