@@ -203,7 +203,7 @@ def test_without_a_model_directory_nothing_is_written_into_the_gateways_own(tmp_
     file = save(image_classifier(), tmp_path / "m.onnx")
     done = subprocess.run([*COMMAND, "models", "new", file], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "name it with --models DIR" in done.stderr
+    assert "/var/lib/edge-gateway/models does not exist; name one with --models DIR" in done.stderr
 
 
 @pytest.mark.parametrize(
