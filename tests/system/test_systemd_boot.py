@@ -120,16 +120,8 @@ def test_setup_writes_settings_that_are_in_force_after_its_restart(seen: dict[st
     assert seen["setup.memory"].splitlines() == [f"Memory{name}={int(mib) * 1024 * 1024}" for name, mib in limits]
     assert len(limits) == 2
     served = json.loads(seen["setup.models"])["models"]
-<<<<<<< HEAD
-    assert {line["name"] for line in served} == {
-        "mine",
-        "door-reader",
-    }  # the examples are off, the fleet's model is not
-=======
-    assert {line["name"] for line in served} == {"mine", "door-reader"}, (
-        "the examples are off, the fleet's model is not"
-    )
->>>>>>> first-settings
+    names = {line["name"] for line in served}
+    assert names == {"mine", "door-reader"}, "the examples are off, and the fleet's model is not"
     assert {line["state"] for line in served} == {"READY"}
 
 

@@ -178,7 +178,8 @@ def test_all_versions_of_a_model_get_another_name(tmp_path):
 
 
 def test_a_model_directory_must_be_named(tmp_path):
-    assert "name one with --models DIR or --into DIR" in gateway_command("import", sources.write_triton(tmp_path), code=2)
+    said = gateway_command("import", sources.write_triton(tmp_path), code=2)
+    assert "name one with --models DIR or --into DIR" in said
 
 
 def test_a_second_import_replaces_nothing(tmp_path):
