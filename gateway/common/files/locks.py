@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,32 @@ def try_lock(file: IO[Any] | int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def folder_in_use(folder: Path) -> Iterator[None]:
+    """Hold a shared lock on a folder. Where the file system has none, the folder counts as in use all the same."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_abandoned(folder: Path, after_s: float) -> bool:
+    """Return whether nobody uses a folder for certain: it has no lock, and is older than the time to lock a new one."""
+    try:
+        if time.time() - folder.lstat().st_mtime < after_s:
+            return False
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return try_lock(descriptor)  # a network file system refuses it for reading
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
 
 
 @contextmanager

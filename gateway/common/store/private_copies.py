@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact
+from gateway.common.files.locks import folder_in_use, is_abandoned
 from gateway.common.memory import available_bytes
 from gateway.common.store.plain import open_plain
 
@@ -25,6 +26,8 @@ PREFIX = "edge-gateway-opened-"
 CHUNK_BYTES = 1024 * 1024
 MEMORY_SHARE = 0.25
 """Largest share of the available memory for copies in memory; larger copies are on the disk."""
+ABANDONED_AFTER_S = 2.0
+"""Age of copies without a lock from which a killed process left them; new ones are locked at once."""
 ON_DISK = Path("/var/tmp")  # noqa: S108  the copies have a folder of their own, with mode 0700
 
 
@@ -43,9 +46,10 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
         place = choose_place(size_bytes, available_bytes(), in_memory, ON_DISK)
     made = _make_folder(place)
     try:
-        for artifact in wanted:
-            _copy(artifact, folder / artifact.path, made / artifact.path)
-        yield made
+        with folder_in_use(made):
+            for artifact in wanted:
+                _copy(artifact, folder / artifact.path, made / artifact.path)
+            yield made
     except VariantError as error:
         reason = error.reason.replace(str(made), str(folder))
         raise VariantError(reason, remedy=error.remedy, transient=error.transient) from error
@@ -65,7 +69,8 @@ def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path
 def _make_folder(place: Path) -> Path:
     for left in place.glob(f"{PREFIX}*"):  # copies of processes that were killed while they opened a model
         pid = left.name.removeprefix(PREFIX).partition("-")[0]
-        if not Path("/proc", pid).exists():
+        # Processes of another container, which may share the folder, are not in /proc: the lock decides.
+        if not Path("/proc", pid).exists() and is_abandoned(left, ABANDONED_AFTER_S):
             shutil.rmtree(left, ignore_errors=True)
     try:
         return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))

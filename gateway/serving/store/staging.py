@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.files.durable import TEMPORARY_PREFIX, make_folder, sync_folder, temporary
+from gateway.common.files.locks import folder_in_use, is_abandoned
 from gateway.common.store.plain import open_plain
 
 ABANDONED_AFTER_S = 60
@@ -32,7 +31,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
     staged = temporary(target.parent)
     try:
         staged.mkdir()
-        with _locked(staged):
+        with folder_in_use(staged):
             yield staged
             check_absent(target)
             for folder in (staged, *(entry for entry in staged.rglob("*") if entry.is_dir())):
@@ -49,11 +48,9 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 def remove_abandoned(folder: Path) -> None:
     """Remove the staging folders that killed processes left in `folder`. Raises OSError."""
-    latest_s = time.time() - ABANDONED_AFTER_S
     for entry in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        with suppress(FileNotFoundError):  # another command ended meanwhile
-            if entry.lstat().st_mtime < latest_s and not _is_locked(entry):
-                shutil.rmtree(entry, ignore_errors=True)
+        if is_abandoned(entry, ABANDONED_AFTER_S):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def check_absent(target: Path) -> None:
@@ -85,28 +82,3 @@ def write_text(text: str, target: Path) -> None:
     except OSError as error:
         error.filename = error.filename or str(target)
         raise
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a shared lock on a folder. Where the file system has none, the folder counts as locked all the same."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_locked(folder: Path) -> bool:
-    """Return False if the folder certainly has no lock."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a network file system refuses it for reading
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return True
-    return False

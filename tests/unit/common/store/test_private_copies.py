@@ -12,6 +12,7 @@ import pytest
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact
+from gateway.common.files.locks import folder_in_use
 from gateway.common.store import private_copies
 from gateway.common.store.private_copies import PREFIX, choose_place
 
@@ -87,11 +88,16 @@ def test_copies_that_a_killed_process_left_are_removed(folder: Path) -> None:
     run = folder.parent / "run"
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    (run / f"{PREFIX}{done.pid}-x").mkdir()
-    (run / f"{PREFIX}{os.getpid()}-x").mkdir()
-    with private_copies.private_copies([artifact()], folder):
-        assert not (run / f"{PREFIX}{done.pid}-x").exists()
-        assert (run / f"{PREFIX}{os.getpid()}-x").exists()
+    left, of_another_container, ours = (
+        run / f"{PREFIX}{name}" for name in (f"{done.pid}-x", f"{done.pid}-y", os.getpid())
+    )
+    for copies in (left, of_another_container, ours):
+        copies.mkdir()
+        os.utime(copies, (0, 0))
+    with folder_in_use(of_another_container), private_copies.private_copies([artifact()], folder):
+        assert not left.exists()
+        assert of_another_container.exists()
+        assert ours.exists()
 
 
 def test_what_would_take_much_of_the_memory_lies_on_the_disk(tmp_path: Path) -> None:
