@@ -16,7 +16,6 @@ from gateway.common.logs import QUIET
 
 MODEL = Path(__file__).parents[2] / "models/meter-reader/1"
 LINES = f"""
-edge-gateway run --config PATH
 edge-gateway probe --config PATH
 edge-gateway probe --root PATH
 edge-gateway explain activity --no-measure --config PATH
