@@ -67,6 +67,17 @@ class EvaluationLog:
                 leader.keep_look(connection, at)
             self._kept = at
 
+    def set_back(self, at: datetime, fence: int) -> None:
+        """Note that the clock was set back to `at`, before anything is decided. Raise AwayError, FencedError.
+
+        When the clock is right again, that is a gap for any leader.
+        """
+        with self._database.write() as connection:
+            leader.guard(connection, fence)
+            leader.keep_look(connection, at)
+        self._last = self._kept = at
+        self._missed = {rollout: min(last, at) for rollout, last in self._missed.items()}
+
     def forget(self) -> None:
         """Forget what is in memory: another leader may have evaluated rollouts since."""
         self._last = self._kept = None
@@ -152,9 +163,7 @@ class Scheduler:
             return ()
         evaluated_at = self._evaluations.last(now)
         if evaluated_at > now and self._fence is not None:
-            # The clock was set back. Stored before anything is decided: when it is right again, that is a gap for any
-            # leader.
-            self._evaluations.note(now, self._fence, ())
+            self._evaluations.set_back(now, self._fence)
         if now - evaluated_at > timedelta(seconds=self._rolling.settings.gap_s):
             _log.warning(events.ROLLOUTS_NOT_EVALUATED, evaluated_at, now)
         limit_rows = self._rolling.settings.devices_per_tick

@@ -16,6 +16,7 @@ from fleet.controller.database.device_filter import Filter, chosen
 from fleet.controller.database.engine import adding
 from fleet.controller.database.rows import Json, bounded, chunks, page_limit
 from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.database.sweep import CLOCK_AHEAD
 from fleet.controller.database.tables import events
 
 
@@ -112,7 +113,8 @@ def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> 
     """
     ids, limit_rows = sa.select(events.c.id), settings.telemetry.sweep_rows
     oldest = now - timedelta(days=settings.telemetry.age_limit_d)
-    old = ids.where(events.c.received < oldest, events.c.at < oldest)
+    by_device = sa.or_(events.c.at < oldest, events.c.at > now + CLOCK_AHEAD)
+    old = ids.where(events.c.received < oldest, by_device)
     gone = connection.execute(sa.delete(events).where(events.c.id.in_(old.limit(limit_rows)))).rowcount
     beyond = ids.order_by(events.c.id.desc()).offset(settings.events_limit_rows).limit(1)
     newest = connection.execute(beyond).scalar()

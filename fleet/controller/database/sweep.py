@@ -2,7 +2,7 @@
 
 Rows beyond a gap are deleted, too, if they are too old: they count as received and are not requested again. A stream
 that is being written at the same moment is left for the next time. A row is too old by both clocks, the controller's
-and the device's: one that was wrong when the row came must not lose it.
+and the device's, unless the device's is ahead: a clock that was wrong when the row came must not lose it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from fleet.controller.database.settings import TelemetryStorageSettings
 from fleet.controller.database.tables import telemetry, telemetry_sources
 
 SWEEPING = "telemetry is swept"
+CLOCK_AHEAD = timedelta(days=1)
+"""Time by which the clock of a device may be ahead: beyond it, its time does not count."""
 
 
 def due(connection: Connection, now: datetime, settings: TelemetryStorageSettings) -> bool:
@@ -71,7 +73,8 @@ def _of_device(device: str, settings: TelemetryStorageSettings) -> sa.Select[Any
 
 def _too_old(now: datetime, settings: TelemetryStorageSettings) -> sa.ColumnElement[bool]:
     oldest = now - timedelta(days=settings.age_limit_d)
-    return sa.and_(telemetry.c.received < oldest, telemetry.c.at < oldest)
+    by_device = sa.or_(telemetry.c.at < oldest, telemetry.c.at > now + CLOCK_AHEAD)
+    return sa.and_(telemetry.c.received < oldest, by_device)
 
 
 def _oldest(settings: TelemetryStorageSettings) -> sa.Select[Any]:

@@ -227,6 +227,13 @@ def test_a_row_that_came_while_the_clock_was_a_year_back_stays(database: Databas
     assert swept(database, NOW + timedelta(days=2), limits) == [1]
 
 
+def test_a_device_whose_clock_is_far_ahead_keeps_its_rows_no_longer(database: Database) -> None:
+    enrolled(database, "camera-1")
+    limits = settings_with(TelemetryStorageSettings(), age_limit_d=1.0)
+    send(database, [1], now=NOW - timedelta(days=30))
+    assert swept(database, NOW - timedelta(days=28), limits) == [1]
+
+
 def test_a_device_and_all_devices_have_their_bytes(database: Database) -> None:
     enrolled(database, "camera-1", "camera-2", "camera-3")
     for hours, device in enumerate(["camera-1", "camera-2", "camera-3"]):

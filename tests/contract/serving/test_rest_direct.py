@@ -264,6 +264,58 @@ async def test_a_stop_waits_for_the_answer_or_gives_one(grace_s: float) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("field", [b"", b"Expect: none\r\n"], ids=["direct", "usual"])
+async def test_a_stop_waits_for_the_rest_of_a_request(field: bytes) -> None:
+    request = post(field, body=json.dumps(infer_body(*[1.0] * 9_000)).encode())
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request[:400])
+        await until_read(gateway)
+        stopping = asyncio.ensure_future(gateway.frontend.stop(20.0))
+        await asyncio.sleep(0)
+        writer.write(request[400:])
+        assert (await answer(reader))[0] == 200
+        assert await reader.read() == b""
+        await stopping
+        writer.close()
+
+
+async def until_read(gateway: Gateway) -> None:
+    """Wait until the only connection has read something."""
+    while not (connections := list(gateway.frontend._connections._keys)):
+        await asyncio.sleep(0.01)
+    (connection,) = connections
+    while not (connection._early or connection.cycle):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", [b"", b"Expect: none\r\n"], ids=["direct", "usual"])
+async def test_both_ways_bound_a_body(field: bytes) -> None:
+    async with serving(settings=RestSettings(max_body_bytes=1_000)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(post(field, body=json.dumps(infer_body(*[1.0] * 900)).encode()))
+        assert (await answer(reader))[0] == 413
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_has_begun_keeps_its_connection() -> None:
+    async with serving(settings=RestSettings(keep_alive_s=1)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(LIVE)
+        assert (await answer(reader))[0] == 200
+        (connection,) = gateway.frontend._connections._keys
+        writer.write(asked(1)[:-5])
+        while not connection._early:
+            await asyncio.sleep(0.01)
+        assert connection.timeout_keep_alive_task is None
+        writer.write(asked(1)[-5:])
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_stop_puts_no_second_answer_into_one_that_is_being_sent(
     begun: list[tuple[DirectInference, bytes]],
 ) -> None:

@@ -80,8 +80,7 @@ class BodyReader:
 
         Raises RequestError TOO_LARGE, OVERLOADED or INVALID, ClientGone, and SlowBody.
         """
-        if most is None or most.limit_bytes > self._settings.max_body_bytes:
-            most = Most(self._settings.max_body_bytes)
+        most = self.bound(most)
         length = headers.get("content-length")
         most.check_length(length)
         if lease.local and length is not None and length.isdecimal():
@@ -96,6 +95,11 @@ class BodyReader:
             raise SlowBody(f"the body took longer than {limit_s:g} s, or paused for {pause_s:g} s") from None
         inflate.finish()
         return body
+
+    def bound(self, most: Most | None) -> Most:
+        """Return `most`, or `max_body_bytes` if that is less or `most` is None."""
+        limit_bytes = self._settings.max_body_bytes
+        return Most(limit_bytes) if most is None or most.limit_bytes > limit_bytes else most
 
     async def _reserve(self, lease: Lease, size: int) -> None:
         """Hold the memory for a body of a caller on this device, and wait for it: first come, first served.

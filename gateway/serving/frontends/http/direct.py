@@ -128,7 +128,10 @@ class DirectConnection(HttpConnection):
         self._tell_over()
 
     def shutdown(self) -> None:
-        """Close, after the answer if one is due."""
+        """Close, after the answer if one is due, also to a request whose body is still coming."""
+        if self._exchange is None and self._early:
+            self.conn.begin_slice()
+            self._proceed(b"", split=False, turn=True)
         if self._exchange is None:
             super().shutdown()
             return
@@ -199,6 +202,7 @@ class DirectConnection(HttpConnection):
         begin, end = self._known(data)
         if not begin or end - begin > BODY_BYTES or len(data) > end or (len(data) < end and not split):
             return False
+        self._unset_keepalive_if_required()
         if len(data) < end:
             self._early = data
             if self._split is None:  # a running deadline is kept: more bytes must not extend it
@@ -206,7 +210,6 @@ class DirectConnection(HttpConnection):
             return True
         self._set_split(None)
         if turn or self._reading.has_time():
-            self._unset_keepalive_if_required()
             self._bound_waiting(None)
             self._exchange = self._direct.begin(self, self._head.route, memoryview(data)[begin:end])
         else:

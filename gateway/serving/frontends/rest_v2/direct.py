@@ -173,8 +173,8 @@ class InferExchange:
         self._admitted = admitted
         self._lease = Lease(ports.bodies, admitted)
         ports.inference.describe(model, version)
-        most = most_of(ports, model, self._route.length)
-        if most is not None and len(body) > most.limit_bytes:
+        most = ports.bodies.bound(most_of(ports, model, self._route.length))
+        if len(body) > most.limit_bytes:
             raise most.too_large()
         self._lease.take(len(body))
         if len(body) > WHOLE_BYTES:

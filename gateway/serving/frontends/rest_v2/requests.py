@@ -27,8 +27,11 @@ from gateway.serving.frontends.rest_v2.settings import RestSettings
 HEADER_LENGTH = "inference-header-content-length"
 WHOLE_BYTES = 16 * 1024
 """Bodies up to this size are decoded on the event loop: 0.4 ms for JSON numbers, 1.3 ms for BYTES."""
-APART_BYTES = 256 * 1024
-"""JSON parts above this size are decoded by a thread from the first step on: that step parses all of it, 2 GB/s."""
+APART_BYTES = 64 * 1024
+"""JSON parts above this size are decoded by a thread from the first step on, which parses all of it.
+
+64 KiB of one tensor take 0.05 ms, of many small inputs 2.5 ms.
+"""
 
 
 class RestEngine(Inference, Submission, Protocol):
