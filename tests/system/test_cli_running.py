@@ -268,7 +268,7 @@ def test_infer_over_tls_with_a_token(guarded, pems):
             "https://localhost:{}",
             ("--ca", "ca.pem"),
             1,
-            "a token is required: send 'Authorization: Bearer TOKEN'; name",
+            "a token is required: send 'Authorization: Bearer TOKEN' (EG-501); name",
         ),
         ("https://localhost:{}", ("--ca", "ca.pem", "--token-file", "wrong"), 1, "unknown token"),
         ("https://localhost:{}", ("--ca", "ca.pem", "--token-file", "empty"), 2, "holds no token"),

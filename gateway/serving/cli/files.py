@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,12 @@ def _tensor(array: Array, wish: str, name: str) -> Tensor:
     return Tensor(datatype, array)
 
 
+@cache
 def read_file(name: str) -> bytes:
-    """Return the content of a bounded file; "-" is standard input. Raises ConfigurationError."""
+    """Return the content of a bounded file; "-" is standard input. Raises ConfigurationError.
+
+    A command reads a file once: pipes have their content only once, and `infer` asks again while a gateway starts.
+    """
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)

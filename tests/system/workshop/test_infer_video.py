@@ -203,7 +203,7 @@ def test_what_cannot_be_fed_is_refused_with_the_reason(gateway, street, tmp_path
     for arguments, code, words in [
         (("street", "--video", tmp_path / "none.mp4"), 2, "none.mp4: cannot be read as a video: No such file"),
         (("street", "--video", damaged), 2, "damaged.mp4: cannot be read as a video: "),
-        (("none", "--video", street), 1, "NOT_FOUND: HTTP 404: Request for unknown model: 'none' is not found"),
+        (("none", "--video", street), 1, "has no model 'none'"),
         (("corner", "--video", street, "--draw", tmp_path / "x.png"), 2, "has no task, so that nothing can be drawn"),
         (("street", "--video", street, "--draw", street), 2, "--draw: is the video itself"),
         (("street", "--video", street, "--draw", tmp_path / "x.gif"), 2, "takes a file that ends in one of .png"),

@@ -13,6 +13,7 @@ from gateway.serving.cli import files
 def piped(monkeypatch):
     """Return a function that sets what stands on standard input, with a bound of eight bytes."""
     monkeypatch.setattr(files, "FILE_LIMIT_BYTES", 8)
+    files.read_file.cache_clear()
 
     def pipe(content):
         monkeypatch.setattr(files.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
@@ -23,6 +24,7 @@ def piped(monkeypatch):
 def test_standard_input_up_to_the_bound(piped):
     piped(b"12345678")
     assert files.read_file("-") == b"12345678"
+    assert files.read_file("-") == b"12345678", "it is asked for again while a gateway starts"
 
 
 def test_standard_input_beyond_the_bound_is_refused_not_cut(piped):
