@@ -144,7 +144,7 @@ def print_findings(where: Path, verdict: Mapping[str, Any], check: str, *, as_js
     if as_json:
         print_json(dict(verdict))
     for finding in verdict["findings"]:
-        print(f"edge-fleet: {where}: {finding.removeprefix(f'{where}: ')}", file=sys.stderr)
+        print(f"edge-fleet: {finding if finding.startswith(str(where)) else f'{where}: {finding}'}", file=sys.stderr)
     print(f"edge-fleet: not added: {check} has findings", file=sys.stderr)
     return 1
 
