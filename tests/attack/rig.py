@@ -169,7 +169,7 @@ def check_harmless(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
     if not IS_THOROUGH:
         attack = replace(attack, seconds=min(attack.seconds, SHORT_S))
     observed = observe(attack, folder, over, QUIET_S if IS_THOROUGH else QUIET_S / 4)
-    assert not observed.failures
+    assert not observed.failures, observed.failures
     assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
     assert observed.sent_bytes > 0
     return observed
