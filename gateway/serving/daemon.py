@@ -62,8 +62,11 @@ class Daemon:
         self._stop, self._ready = asyncio.Event(), asyncio.Event()
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._reload_again = self._models_again = False
+        self._reload_again = self._models_again = self._is_reloading = False
+        self._wanted: Config | None = None
+        """Configuration that a reload has read, until the models are read with it."""
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
         self._failures = failures_in_a_row(os.environ)
@@ -111,8 +114,7 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await starting
             self._up = True
-            if self._reload_again or self._models_again:
-                self._begin_reading()
+            self._begin_reading()
         return self._up
 
     def _listeners(self) -> list[tuple[str, Address]]:
@@ -373,50 +375,64 @@ class Daemon:
         self._begin_reading()
 
     def _begin_reading(self) -> None:
-        if self._up and not self._stop.is_set() and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.create_task(self._read_changes(), name="reload")
-
-    async def _read_changes(self) -> None:
-        """Read what has changed until nothing has: the configuration with the models, or the models alone."""
-        while self._reload_again or self._models_again:
-            if self._reload_again:
-                await self._reload()
-            else:
-                await self._reload_models()
-
-    async def _reload_models(self) -> None:
-        """Read the model directory again. If it cannot be read, what was served stays."""
-        self._models_again = False
-        if self._loading is not None:
-            await asyncio.wait({self._loading})
-        try:
-            await self._synchronise(self._config, changed_only=True)
-        except Exception as error:  # noqa: BLE001  a task's boundary: the next change is read as well
-            self._log.error("the model directory could not be read again; what was served stays", problem=str(error))
-        self._notify.status(self._status())
+        """Read what has changed: the configuration also while models are read, which may take minutes."""
+        if not self._up or self._stop.is_set():
+            return
+        if self._reload_again and _has_ended(self._reloading):
+            self._reloading = asyncio.create_task(self._reload(), name="reload")
+        if (self._wanted or self._models_again) and _has_ended(self._following):
+            self._following = asyncio.create_task(self._read_models(), name="models")
 
     async def _reload(self) -> None:
-        """Read configuration and model directory again. Errors are logged; what was in force stays."""
-        self._reload_again = self._models_again = False
-        self._notify.reloading()
-        try:
-            await self._read_again()
-        except ConfigurationError as error:
-            self._log.error("reload refused; the old configuration stays in force", problem=str(error))
-        except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
-            self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
-        self._notify.ready(self._status())
+        """Read the configuration again and renew the credentials; the models follow. Errors are logged."""
+        while self._reload_again:
+            self._reload_again = False
+            self._is_reloading = True
+            self._notify.reloading()
+            try:
+                self._wanted = await self._read_again()
+            except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
+                self._log_refusal(error)
+        self._begin_reading()
+        self._report_read(self._following)
 
-    async def _read_again(self) -> None:
+    async def _read_again(self) -> Config:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""
         config = None
         try:
             config = self._read(self._life.layer)
         finally:
             await self._credentials.renew(config)
-        if self._loading is not None:
-            await asyncio.wait({self._loading})  # what the start read must not come after what we read
-        await self._synchronise(config)
+        return config
+
+    async def _read_models(self) -> None:
+        """Read the model directory until nothing has changed. If it cannot be read, what was in force stays."""
+        while self._wanted or self._models_again:
+            (config, changed), self._wanted, self._models_again = (self._wanted, self._models_again), None, False
+            if self._loading is not None:
+                await asyncio.wait({self._loading})  # what the start read must not come after what we read
+            try:
+                await self._synchronise(config or self._config, changed_only=config is None)
+            except Exception as error:  # noqa: BLE001  a task's boundary: the next change is read as well
+                if config is None:
+                    what = "the model directory could not be read again; what was served stays"
+                    self._log.error(what, problem=str(error))
+                else:
+                    self._log_refusal(error)
+                    self._models_again |= changed  # in the directory that still serves
+        self._report_read(self._reloading)
+
+    def _log_refusal(self, error: Exception) -> None:
+        if isinstance(error, ConfigurationError):
+            self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+        else:
+            self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
+
+    def _report_read(self, other: asyncio.Task[None] | None) -> None:
+        """Tell the service manager that everything is read, unless the `other` task still reads."""
+        if _has_ended(other):
+            (self._notify.ready if self._is_reloading else self._notify.status)(self._status())
+            self._is_reloading = False
 
     # ---- background -------------------------------------------------------------------------------------------------
     def _begin_refining(self) -> None:
@@ -424,7 +440,7 @@ class Daemon:
             self._refining = asyncio.create_task(self._repository.refine(), name="refine")
 
     async def _end_background(self) -> None:
-        tasks = [task for task in (self._loading, self._refining, self._reloading) if task is not None]
+        tasks = [task for task in (self._loading, self._refining, self._reloading, self._following) if task is not None]
         for task in tasks:
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -432,3 +448,7 @@ class Daemon:
                 raise ended
             if isinstance(ended, Exception):
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
+
+
+def _has_ended(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()

@@ -5,8 +5,10 @@ nothing and is named in the log.
 """
 
 import http.client
+import json
 import queue
 import re
+import signal
 import ssl
 import subprocess
 from contextlib import suppress
@@ -18,8 +20,10 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.simulators import models
 from tests.simulators.authority import Authority
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, WAIT_S, golden, running
+from tests.simulators.operator import until
 
 BASE = QUIET + SHORT_TRIALS
 GOLDEN = golden("activity", 1)
@@ -54,6 +58,11 @@ def ask_http(connection, headers):
     return response.status, connection.sock
 
 
+def ask_index(connection, headers):
+    connection.request("POST", "/v2/repository/index", headers=headers)
+    return {line["name"]: line["state"] for line in json.load(connection.getresponse())}
+
+
 def test_tokens_count_at_once_on_connections_that_are_open(gateway, tokens):
     http_connection = http.client.HTTPConnection(gateway.http, timeout=WAIT_S)
     with triton.InferenceServerClient(gateway.grpc) as client:
@@ -70,6 +79,23 @@ def test_tokens_count_at_once_on_connections_that_are_open(gateway, tokens):
     http_connection.close()
     line = gateway.wait_logged("credentials reloaded")
     assert line["changed"] == "tokens (1 added, 1 revoked)"
+
+
+def test_a_token_is_revoked_at_once_while_a_model_that_was_copied_is_tried(tmp_path, tokens):
+    (tmp_path / "models" / "endless").mkdir(parents=True)
+    config = f'{BASE}[auth]\ntokens_file = "{tokens}"\n'
+    folders = {"models": tmp_path / "models", "state": tmp_path / "state"}
+    with running(tmp_path / "gateway", config=config, **folders) as daemon:
+        connection = http.client.HTTPConnection(daemon.http, timeout=WAIT_S)
+        models.write_onnx_endless(tmp_path / "models" / "endless" / "model.onnx")
+        until(lambda: ask_index(connection, OLD).get("endless") == "LOADING", daemon.log)
+        tokens.write_text("camera new-secret\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait("RELOADING=1")
+        daemon.wait_logged("credentials reloaded")
+        assert ask_http(connection, OLD)[0] == 401
+        assert ask_index(connection, NEW) == {"endless": "LOADING"}
+        connection.close()
 
 
 def test_a_file_of_tokens_that_all_users_may_read_is_logged(gateway, tokens):
