@@ -187,7 +187,8 @@ class Daemon:
 
     async def _synchronise(self, config: Config, *, changed_only: bool = False) -> None:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
-        self._watch.follow(models_folders(config))
+        before, folders = models_folders(self._config), models_folders(config)
+        await self._watch.follow(list(dict.fromkeys((*before, *folders))))  # what serves, too, if reading is refused
         releases = await asyncio.to_thread(assembly.releases, config)
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
         names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
@@ -196,6 +197,8 @@ class Daemon:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
         configure_logging(config.log)
+        if folders != before:
+            await self._watch.follow(folders)
         if not config.fleet.store and all(release.problem for release in releases):
             self._log.warning("no models found", folder=models_place(config), problem=NO_MODEL)
         await self._fleet.synchronise(releases, changed_only=changed_only)

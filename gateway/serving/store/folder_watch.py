@@ -30,10 +30,13 @@ EVENT_BYTES = 65_536
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
 _SELF, _ONLYDIR, _MASK_ADD, _ISDIR = 0x400 | 0x800, 0x1000000, 0x20000000, 0x40000000
-_NAMES = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _SELF | _ONLYDIR | _MASK_ADD
-"""Changes of names, which are all that counts in the folder above a model directory."""
+_NAMES = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ATTRIB | _SELF | _ONLYDIR | _MASK_ADD
+"""Changes of names and modes, which are all that counts in the folder above a model directory."""
+MOST_LINKS = 40
+"""Most links on the way to a folder, as for the kernel."""
 _EVENT = struct.Struct("iIII")
 
+_Watched = dict[int, tuple[Path, set[str] | None]]
 _log = logging.getLogger(__name__)
 
 
@@ -44,12 +47,18 @@ class FolderWatch:
         self._changed, self._loop = changed, asyncio.get_running_loop()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._folders: Sequence[Path] = ()
-        self._watched: dict[int, tuple[Path, set[str] | None]] = {}
+        self._watched: _Watched = {}
         """Folders by watch, with the names that count in them (None: all)."""
         self._written: set[tuple[int, str]] = set()
         self._first_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._new: list[Path] = []
+        """Folders that were found after `follow`, to be watched."""
+        self._is_stale = False
+        """True if `follow` has to be called again."""
+        self._catching_up: asyncio.Task[None] | None = None
+        self._walking = asyncio.Lock()
         self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._lack = ctypes.get_errno() if self._inotify < 0 else 0
         if not self._lack:
@@ -62,7 +71,7 @@ class FolderWatch:
 
     def close(self) -> None:
         """Report nothing more."""
-        for pending in (self._timer, self._looking):
+        for pending in (self._timer, self._looking, self._catching_up):
             if pending is not None:
                 pending.cancel()
         self._loop.remove_reader(self._mounts.fileno())
@@ -72,39 +81,65 @@ class FolderWatch:
             self._loop.remove_reader(self._inotify)
             os.close(self._inotify)
 
-    def follow(self, folders: Sequence[Path]) -> bool:
-        """Watch these folders as they are now; call it before they are read. Return True if the watches changed."""
-        before, self._watched, self._folders = self._watched.keys(), {}, folders
-        for path in {path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))}:
-            above = next(each for each in (*path.parents, path) if each.is_dir())
-            self._add(above, _NAMES, path.relative_to(above).parts[:1])
-        for folder in folders:
-            self._walk(folder)
-        for watch in before - self._watched.keys():
-            self._libc.inotify_rm_watch(self._inotify, watch)
-        return before != self._watched.keys()
+    async def follow(self, folders: Sequence[Path]) -> bool:
+        """Watch these folders as they are now; wait for it before they are read. Return True if the watches changed."""
+        async with self._walking:
+            self._folders, self._is_stale, self._new = folders, False, []
+            before, self._watched = self._watched.keys(), await asyncio.to_thread(self._watch_all, folders)
+            for watch in before - self._watched.keys():
+                self._libc.inotify_rm_watch(self._inotify, watch)
+            return before != self._watched.keys()
 
-    def _walk(self, folder: Path) -> None:
-        """Watch a folder and those in it, those behind links too."""
-        rest = [folder]
+    def _watch_all(self, folders: Sequence[Path]) -> _Watched:
+        """Watch everything, on a thread: a disk may not answer."""
+        watched: _Watched = {}
+        for path in {path for folder in folders for path in _places(folder)}:
+            above = next(each for each in (*path.parents, path) if os.path.isdir(each))  # noqa: PTH112  never raises
+            self._add(watched, above, _NAMES, path.relative_to(above).parts[:1])
+        self._walk(watched, folders)
+        return watched
+
+    def _walk(self, watched: _Watched, folders: Sequence[Path]) -> None:
+        """Watch folders and those in them, those behind links too."""
+        rest = [*folders]
         while rest:
-            if self._add(place := rest.pop(), _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE, None):
+            if self._add(watched, place := rest.pop(), _NAMES | _MODIFY | _CLOSE_WRITE, None):
                 with suppress(OSError), os.scandir(place) as entries:  # after the watch: what is made later is an event
-                    rest += [Path(each.path) for each in entries if each.is_dir() and not is_hidden(each.name)]
+                    rest += [Path(each) for each in entries if not is_hidden(each.name) and os.path.isdir(each)]  # noqa: PTH112
 
-    def _add(self, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
+    def _catch_up(self) -> None:
+        """Watch what was found after `follow`, and report that after it is watched."""
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = self._loop.create_task(self._watch_new(), name="watch")
+
+    async def _watch_new(self) -> None:
+        while self._is_stale or self._new:
+            if self._is_stale:
+                if await self.follow(self._folders):
+                    self._wait()
+                continue
+            async with self._walking:
+                new, self._new = self._new, []
+                await asyncio.to_thread(self._walk, self._watched, new)
+            self._wait()
+
+    def _add(self, watched: _Watched, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
         """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
-        if self._lack or len(self._watched) >= MOST_FOLDERS:
-            self._look_instead(os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders")
+        if self._lack or len(watched) >= MOST_FOLDERS:
+            self._lacks(os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders")
             return False
         watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(folder), mask)
         if watch < 0:
             if ctypes.get_errno() in {errno.ENOSPC, errno.ENOMEM}:
-                self._look_instead("the kernel gives no more watches")
+                self._lacks("the kernel gives no more watches")
             return False  # or it is gone again, or not readable: the scan reports that
-        _, known = self._watched.get(watch, (folder, set()))
-        self._watched[watch] = folder, None if names is None or known is None else {*known, *names}
+        _, known = watched.get(watch, (folder, set()))
+        watched[watch] = folder, None if names is None or known is None else {*known, *names}
         return known is not None
+
+    def _lacks(self, problem: str) -> None:
+        if self._looking is None:
+            self._loop.call_soon_threadsafe(self._look_instead, problem)
 
     def _look_instead(self, problem: str) -> None:
         """Look at the folders from now on, too."""
@@ -126,8 +161,8 @@ class FolderWatch:
 
     def _mounted(self) -> None:
         self._mounts.poll(0)
-        if self.follow(self._folders):
-            self._wait()
+        self._is_stale = True
+        self._catch_up()
 
     def _read(self) -> None:
         """Read events. Names that are hidden from the scan do not count."""
@@ -148,9 +183,10 @@ class FolderWatch:
                 self._written.discard((watch, name))
             if folder is not None and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
                 if names is None:
-                    self._walk(folder / name)
+                    self._new.append(folder / name)
                 else:  # a model directory, or a folder above it
-                    self.follow(self._folders)
+                    self._is_stale = True
+                self._catch_up()
         if counts:
             self._wait()
 
@@ -167,6 +203,19 @@ class FolderWatch:
         self._timer = self._first_s = None
         self._written.clear()
         self._changed()
+
+
+def _places(folder: Path) -> set[Path]:
+    """Return the paths that decide where a folder is: its own, each link on the way, and what each leads to."""
+    place, found = folder.absolute(), {Path(os.path.realpath(folder))}
+    for _ in range(MOST_LINKS):
+        link = next((each for each in (*reversed(place.parents), place) if os.path.islink(each)), None)  # noqa: PTH114  never raises
+        found |= {place, link or place}
+        if link is None:
+            break
+        with suppress(OSError):
+            place = Path(os.path.normpath(link.parent / os.readlink(link))) / place.relative_to(link)  # noqa: PTH115
+    return found
 
 
 def _fingerprint(folders: Sequence[Path]) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+import tempfile
+import threading
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,10 +29,12 @@ class Watched:
     def __init__(self, folder):
         self.folder, self.changes, self._changed = folder, 0, asyncio.Event()
         self.watch = FolderWatch(self._note)
-        self.watch.follow([folder])
 
     def _note(self):
-        self.watch.follow([self.folder])
+        self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self):
+        await self.watch.follow([self.folder])
         self.changes += 1
         self._changed.set()
 
@@ -49,9 +54,10 @@ def short(monkeypatch):
     monkeypatch.setattr(folder_watch, "SETTLE_S", SETTLE_S)
 
 
-@contextmanager
-def watched(folder):
+@asynccontextmanager
+async def watched(folder):
     made = Watched(folder)
+    await made.watch.follow([folder])
     try:
         yield made
     finally:
@@ -93,7 +99,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_change_is_reported_once_and_the_next_one_too(models, outside, change):
-    with watched(models) as seen:
+    async with watched(models) as seen:
         CHANGES[change](models, outside)
         await seen.change()
         await seen.nothing_more()
@@ -105,7 +111,7 @@ async def test_a_change_is_reported_once_and_the_next_one_too(models, outside, c
 
 
 async def test_names_that_the_scan_skips_and_neighbours_of_the_folder_do_not_count(models, outside):
-    with watched(models) as seen:
+    async with watched(models) as seen:
         (models / "first/1/.model.onnx.X2b").write_bytes(b"3")
         (models / ".git").mkdir()
         (models / ".git" / "index").touch()
@@ -119,7 +125,7 @@ async def test_names_that_the_scan_skips_and_neighbours_of_the_folder_do_not_cou
 
 async def test_a_folder_that_is_made_later_is_found_with_what_is_above_it(tmp_path):
     folder = tmp_path / "a" / "b" / "models"
-    with watched(folder) as seen:
+    async with watched(folder) as seen:
         folder.mkdir(parents=True)
         await seen.change()
         (folder / "bare.onnx").write_bytes(b"1")
@@ -127,7 +133,7 @@ async def test_a_folder_that_is_made_later_is_found_with_what_is_above_it(tmp_pa
 
 
 async def test_a_file_that_is_open_for_writing_is_waited_for(models):
-    with watched(models) as seen:
+    async with watched(models) as seen:
         with (models / "slow.onnx").open("wb", buffering=0) as file:
             file.write(b"1")
             await seen.nothing_more()
@@ -139,16 +145,17 @@ async def test_a_file_that_is_open_for_writing_is_waited_for(models):
 
 async def test_a_file_that_stays_open_is_reported_after_a_longer_time(models, monkeypatch):
     monkeypatch.setattr(folder_watch, "OPEN_S", 2 * SETTLE_S)
-    with watched(models) as seen, (models / "slow.onnx").open("wb", buffering=0) as file:
-        file.write(b"1")
-        await seen.change()
-        file.write(b"2")
-        await seen.change()
+    async with watched(models) as seen:
+        with (models / "slow.onnx").open("wb", buffering=0) as file:
+            file.write(b"1")
+            await seen.change()
+            file.write(b"2")
+            await seen.change()
 
 
 async def test_changes_without_an_end_are_reported_now_and_then(models, monkeypatch):
     monkeypatch.setattr(folder_watch, "LONGEST_S", 5 * SETTLE_S)
-    with watched(models) as seen:
+    async with watched(models) as seen:
 
         async def change_always():
             for number in range(10_000):
@@ -164,7 +171,7 @@ async def test_changes_without_an_end_are_reported_now_and_then(models, monkeypa
 async def test_links_that_lead_back_end(models):
     (models / "first" / "up").symlink_to(models)
     (models / "first" / "again").symlink_to(models / "first")
-    with watched(models) as seen:
+    async with watched(models) as seen:
         (models / "first/1/model.onnx").write_bytes(b"2")
         await seen.change()
 
@@ -172,7 +179,7 @@ async def test_links_that_lead_back_end(models):
 async def test_a_link_that_is_the_folder_is_followed_and_may_be_replaced(models, outside, tmp_path):
     link = tmp_path / "current"
     link.symlink_to(models)
-    with watched(link) as seen:
+    async with watched(link) as seen:
         (models / "bare.onnx").write_bytes(b"1")
         await seen.change()
         (tmp_path / "new").symlink_to(outside)
@@ -182,8 +189,78 @@ async def test_a_link_that_is_the_folder_is_followed_and_may_be_replaced(models,
         await seen.change()
 
 
+async def test_any_link_on_the_way_to_the_folder_may_be_replaced(models, outside, tmp_path):
+    (tmp_path / "releases").mkdir()
+    (tmp_path / "releases" / "a").symlink_to("../state")
+    (tmp_path / "releases" / "current").symlink_to("a")
+    (tmp_path / "top").symlink_to("releases/current")
+    (outside / "models").mkdir()
+    async with watched(tmp_path / "top" / "models") as seen:
+        for link, target in (("releases/current", "../outside"), ("top", "state"), ("releases/a", "../outside")):
+            (tmp_path / "new").symlink_to(target)
+            (tmp_path / "new").rename(tmp_path / link)
+            if link == "releases/a":  # it is not on the way any more
+                await seen.nothing_more()
+            else:
+                await seen.change()
+        (models / "bare.onnx").write_bytes(b"1")
+        await seen.change()
+
+
+async def test_a_link_to_itself_hides_no_folder(models):
+    (models / "itself").symlink_to("itself")
+    async with watched(models) as seen:
+        (models / "first/1/model.onnx").write_bytes(b"2")
+        await seen.change()
+
+
+async def test_a_disk_that_does_not_answer_stops_nothing_else(models, monkeypatch):
+    """The watchdog would kill a gateway that serves well."""
+    answers, real, asked = threading.Event(), os.scandir, threading.Event()
+
+    def hung(place):
+        asked.set()
+        assert answers.wait(LIMIT_S)
+        return real(place)
+
+    async with watched(models) as seen:
+        monkeypatch.setattr(folder_watch.os, "scandir", hung)
+        (models / "second").mkdir()
+        while not asked.is_set():
+            await asyncio.sleep(SETTLE_S)
+        again = asyncio.create_task(seen.watch.follow([models]))
+        await asyncio.sleep(SETTLE_S)
+        assert not again.done()
+        (models / "second" / "1").mkdir()
+        answers.set()
+        await again
+        await seen.change()
+        (models / "second" / "1" / "model.onnx").write_bytes(b"1")
+        await seen.change()
+
+
+async def test_a_folder_whose_mode_was_wrong_for_a_moment_is_read_again(outside):
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = Path(place, "models")
+        folder.mkdir()
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, -1)
+            os.seteuid(65534)
+        try:
+            async with watched(folder) as seen:
+                for mode in (0, 0o755):
+                    folder.chmod(mode)
+                    await seen.change()
+                    await seen.nothing_more()
+                (folder / "bare.onnx").write_bytes(b"1")
+                await seen.change()
+        finally:
+            os.seteuid(os.getuid())
+
+
 async def test_lost_events_are_a_change(models):
-    with watched(models) as seen:
+    async with watched(models) as seen:
         hidden, others = models / ".a", models / ".b"
         hidden.touch()
         for _ in range(QUEUE // 2 + 10):  # two events each, which do not count; the queue overflows
@@ -207,7 +284,7 @@ async def test_without_watches_it_looks_now_and_then(models, monkeypatch, caplog
         name = {"watches": "inotify_add_watch", "instances": "inotify_init1"}[lack]
         monkeypatch.setattr(real, name, refused, raising=False)
         monkeypatch.setattr(folder_watch.ctypes, "CDLL", lambda *_arguments, **_options: real)
-    with watched(models) as seen:
+    async with watched(models) as seen:
         await seen.change()  # what changed before the first look
         (models / "first/1/model.onnx").write_bytes(b"22")
         await seen.change()
@@ -225,7 +302,7 @@ async def main(folder):
     folder_watch.SETTLE_S = 0.05
     changed = asyncio.Event()
     watch = folder_watch.FolderWatch(changed.set)
-    watch.follow([folder])
+    await watch.follow([folder])
     mount = ["mount", "--bind", sys.argv[2], folder]
     for command in (mount, ["touch", folder / "1" / "model.onnx"], ["umount", folder]):
         await (await asyncio.create_subprocess_exec(*map(str, command))).wait()
