@@ -54,6 +54,8 @@ class Fleet:
         self._store, self._repository, self._loader = store, repository, loader
         self._settings = settings
         self._hand: Sequence[Release] = ()
+        self._served: Mapping[tuple[str, str], Release] = {}
+        """Releases as they were last synchronised, without those that have changed since."""
         self._committed = Committed()
         self._profiles: Mapping[str, str] | None = None
         self._changing = asyncio.Lock()
@@ -66,18 +68,18 @@ class Fleet:
     async def synchronise(self, hand: Sequence[Release], *, changed_only: bool = False) -> None:
         """Serve what is committed, and what may serve of the model directory (`hand`).
 
-        `changed_only`: releases of `hand` that are as they were stay as they are: unloaded by name, or refused.
-        If the store is not readable, what served continues to serve; `problem` has the reason.
+        `changed_only`: only `hand` is new. Releases that are as they were stay as they are: unloaded by name, refused,
+        or undecided until their next attempt. If the store is not readable, what served continues to serve; `problem`
+        has the reason.
         """
         for release in hand:
             for remark in release.remarks:
                 _log.warning("%s %s: %s", release.name, release.version, remark)
         async with self._changing:
-            before = {(one.name, one.version): one for one in self._hand} if changed_only else {}
-            same = {key: one for one in hand if before.get(key := (one.name, one.version)) == one}
             self._hand = hand
-            await self._read()
-            await self._serve(same)
+            if not changed_only or self._profiles is None:  # None: nothing was read
+                await self._read()
+            await self._serve(changed_only=changed_only)
         self._retry_if_needed()
 
     async def close(self) -> None:
@@ -173,19 +175,22 @@ class Fleet:
                     break
         _log.info("what is committed serves now")
 
-    async def _serve(self, same: Mapping[tuple[str, str], Release] | None = None) -> None:
+    async def _serve(self, *, changed_only: bool = False) -> None:
         """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
         found = self._merged(self._hand)
+        self._served = {key: one for key, one in _by_key(found).items() if self._served.get(key) == one}
+        same = self._served if changed_only else {}
         for problem in found.unlisted:
             _log.error("not served: %s", problem)
         await self._repository.synchronise((*found.signed, *found.admitted), same=same)
-        if await self._let_previous_step_in():
+        if await self._let_previous_step_in(same):
             found = self._merged(self._hand)
             await self._repository.synchronise((*found.signed, *found.admitted), again=False, same=same)
         if found.denied:
             await self._repository.synchronise(found.every, again=False, same=same)
+        self._served = _by_key(found)
 
-    async def _let_previous_step_in(self) -> bool:
+    async def _let_previous_step_in(self, same: Mapping[tuple[str, str], Release]) -> bool:
         """Serve previous releases in place of committed ones that are verified but cannot be opened.
 
         A renewed runtime is a possible cause. An undecided release is tried again, and `_decided` follows. Return True
@@ -194,7 +199,9 @@ class Fleet:
         standings = {(one.model, one.version): one for one in self._repository.standings()}
         slots = dict(self._committed.slots)
         for name, slot in self._committed.slots.items():
-            standing = standings.get((name, slot.release.version))
+            standing = standings.get(key := (name, slot.release.version))
+            if same.get(key) == slot.release:  # it may have been unloaded by name
+                continue
             if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
                 continue
             if (previous := await self._store.previous(name)) is not None:
@@ -266,6 +273,10 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
     found = merge_releases(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
     releases = [release for release in found.every if model in {"", release.name}]
     return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
+
+
+def _by_key(found: MergedReleases) -> dict[tuple[str, str], Release]:
+    return {(one.name, one.version): one for one in found.every}
 
 
 def _is_signed(standing: VersionStatus) -> bool:

@@ -106,3 +106,56 @@ async def test_the_previous_release_stands_in_for_an_undecided_one_until_that_de
     assert (await rig.engine.infer(request())).variant == ("b" if passes else "a")
     await fleet.close()
     await rig.repository.close()
+
+
+class CountedStore(CommittedRelease):
+    """A store that counts how often it is read."""
+
+    reads = 0
+
+    async def committed(self) -> Committed:
+        self.reads += 1
+        return await super().committed()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("state", ["unloaded", "refused", "undecided"])
+async def test_a_change_of_the_folder_leaves_signed_releases_alone(state: str) -> None:
+    rig = Rig()
+    if state != "unloaded":
+        rig.trials["b"] = Verdict(False, "died", transient=state == "undecided")
+    now, before = manifest(version="2", variants=("b",)), manifest()
+    store: Any = CountedStore(release(now, "d2", signed=True), release(before, signed=True))
+    nothing: Any = SimpleNamespace()
+    fleet = Fleet(store, rig.repository, nothing, SignedReleaseSettings())
+    await fleet.synchronise((release(manifest("n", variants=("n",)), "n1"),))
+    if state == "unloaded":
+        await rig.repository.unload("m")
+    index, tried, reads = rig.repository.index(), list(rig.tried), store.reads
+    await fleet.synchronise((release(manifest("n", variants=("n",)), "n2"),), changed_only=True)
+    await fleet.synchronise((release(manifest("o", variants=("o",)), "o1"),), changed_only=True)
+    left = [(one.name, one.version, one.state) for one in rig.repository.index() if one.name == "m"]
+    assert left == [(one.name, one.version, one.state) for one in index if one.name == "m"]
+    assert [each for each in rig.tried if each in "ab"] == [each for each in tried if each in "ab"]
+    assert store.reads == reads
+    assert (await rig.engine.infer(request(model="o"))).variant == "o"
+    await fleet.close()
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_what_was_not_served_because_of_an_error_is_served_after_the_next_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    store: Any = CommittedRelease(release(manifest("s"), signed=True), release(manifest("s"), signed=True))
+    nothing: Any = SimpleNamespace()
+    fleet = Fleet(store, rig.repository, nothing, SignedReleaseSettings())
+    await fleet.synchronise((release(manifest()),))
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.repository, "synchronise", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await fleet.synchronise((release(manifest(variants=("b",)), "d2"),), changed_only=True)
+    await fleet.synchronise((release(manifest(variants=("b",)), "d2"),), changed_only=True)
+    assert (await rig.engine.infer(request())).variant == "b"
+    await rig.repository.close()
