@@ -143,8 +143,10 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         file = await asyncio.to_thread(changed_file, manifest, variant, files)
         return Verdict(False, str(changed(file)), transient=True) if file else verdict
 
-    async def inspect(runtime: str, file: Path) -> Signature:
-        return await inspect_file(runtime, file, config.trial)
+    async def inspect(variant: Variant, files: Path) -> Signature:
+        async with AsyncExitStack() as stack:  # of copies: the file may be copied a second time meanwhile
+            copies = await asyncio.to_thread(stack.enter_context, private_copies(variant.artifacts, files))
+            return await inspect_file(variant.runtime, copies / variant.artifacts[0].path, config.trial)
 
     return Loader(
         where,

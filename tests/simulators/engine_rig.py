@@ -210,9 +210,10 @@ class Rig:
         await self.trial_gate.wait()
         return self.trials.get(which.name, PASSED)
 
-    async def _inspect(self, runtime: str, file: Path) -> Signature:
-        self.inspected.append(f"{runtime}:{file.name}")
-        if file.name == "model.tflite":
+    async def _inspect(self, of: Variant, files: Path) -> Signature:
+        del files
+        self.inspected.append(f"{of.runtime}:{of.artifacts[0].path}")
+        if of.artifacts[0].path == "model.tflite":
             raise VariantError("model.tflite is no model")
         return self.signature
 

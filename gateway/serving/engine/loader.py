@@ -38,7 +38,7 @@ from gateway.serving.engine.priority import stepped_back
 from gateway.serving.engine.threads import begin
 
 Trial = Callable[[ModelManifest, Variant, Path, SessionBudget], Awaitable[Verdict]]
-Inspect = Callable[[str, Path], Awaitable[Signature]]
+Inspect = Callable[[Variant, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
 Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
 """Function that returns an input that the model answered in its trial, or None if there is none."""
@@ -92,7 +92,7 @@ class Loader:
             raise VariantError(release.problem)
         signature = self.verdicts.signature(release.digest)
         if signature is None:
-            signature = await self.inspect(release.bare.runtime, release.folder / release.bare.artifacts[0].path)
+            signature = await self.inspect(release.bare, release.folder)
             self.verdicts.keep_signature(release.digest, signature)
         return complete(release, release.bare, signature)
 

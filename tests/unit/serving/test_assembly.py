@@ -55,6 +55,27 @@ def model_file(release):
     return release.folder / release.manifest.variants[0].artifacts[0].path
 
 
+def test_a_bare_model_that_is_copied_again_while_it_is_inspected_is_not_judged_by_half_of_it(loader, state, tmp_path):
+    source = Path(__file__).parents[3] / "models/activity/1/onnx-fp32/model.onnx"
+    file = tmp_path / "models" / "bare.onnx"
+    file.parent.mkdir()
+    file.write_bytes(good := source.read_bytes())
+    (bare,) = scan(file.parent)
+    file.write_bytes(good[: len(good) // 2])
+    with pytest.raises(VariantError, match=r"bare\.onnx changed since it was read") as refusal:
+        asyncio.run(loader.manifest(bare))
+    assert refusal.value.transient
+    assert state.signature(bare.digest) is None
+    file.write_bytes(good)
+    assert asyncio.run(loader.manifest(bare)).inputs
+    file.write_bytes(b"no model")
+    (broken,) = scan(file.parent)
+    with pytest.raises(VariantError) as refusal:
+        asyncio.run(loader.manifest(broken))
+    assert not refusal.value.transient
+    assert "edge-gateway-opened" not in str(refusal.value)
+
+
 def test_a_file_that_changed_since_it_was_read_has_no_verdict_under_the_old_digest(loader, release):
     good = model_file(release).read_bytes()
     model_file(release).write_bytes(b"half of an upload")
