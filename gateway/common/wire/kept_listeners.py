@@ -32,6 +32,8 @@ class KeptListeners:
     def __init__(self) -> None:
         self._kept: dict[str, socket.socket] = {}
         self._inherited: dict[str, socket.socket] = {}
+        self._fixed: set[str] = set()
+        """Names of inherited sockets whose ports are configured, so that they are not those of port 0."""
         self._paths: dict[str, bool] = {}
         """Paths of kept UNIX sockets; True: their owner has ended, and would have removed the file."""
         self._notifier: Notifier | None = None
@@ -45,7 +47,7 @@ class KeptListeners:
         self._is_stored = "NOTIFY_SOCKET" in environ and environ.get("FDSTORE", "0") != "0"
         if pid != str(os.getpid()) or not number.isdecimal():
             return
-        for index in range(min(int(number), MOST)):
+        for index in range(min(int(number[:9]), MOST)):  # int() refuses thousands of digits
             name = names[index] if index < len(names) else ""
             given = _received(FIRST + index)
             if given is None or self._inherited.setdefault(name, given) is not given:
@@ -55,21 +57,22 @@ class KeptListeners:
         """Keep inherited sockets of these tables' addresses; close the others, before anything listens."""
         there = self._inherited
         self._inherited = {}
-        for table, address in wanted:
+        for table, address in sorted(wanted, key=lambda each: _is_any(each[1])):
             for name, listener in there.items():
                 if _fits(listener, name, table, address):
                     self._inherited[name] = there.pop(name)
+                    self._fixed |= set() if _is_any(address) else {name}
                     break
         for name, listener in there.items():
             place = listener.getsockname()
             self._discard(name, listener, f"{place} is not configured")
             if isinstance(place, str) and _is_own(place, name):
-                Path(place).unlink()
+                _remove(place)
 
     def take(self, table: str, address: Address) -> socket.socket | None:
         """Return the inherited socket of an address, or None. The caller owns it."""
         for name, listener in self._inherited.items():
-            if _fits(listener, name, table, address):
+            if _fits(listener, name, table, address) and not (_is_any(address) and name in self._fixed):
                 del self._inherited[name]
                 self._keep(name, listener, address)
                 return listener
@@ -91,7 +94,7 @@ class KeptListeners:
         if path in self._paths:
             self._paths[path] = True
         else:
-            Path(path).unlink(missing_ok=True)
+            _remove(path)
 
     def close(self) -> None:
         """Keep nothing: this process ends. The service manager keeps its copies, and then their files stay, too."""
@@ -148,6 +151,16 @@ def _received(descriptor: int) -> socket.socket | None:
         return given
     given.close()
     return None
+
+
+def _remove(path: str) -> None:
+    """Remove a socket file. One that cannot be removed does no harm: the next start replaces it, or reports it."""
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
+
+
+def _is_any(address: Address) -> bool:
+    return not address.path and address.port == 0
 
 
 def _is_own(path: str, name: str) -> bool:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,20 @@ def test_a_port_that_moves_to_another_table_is_taken_and_port_0_is_not(kept, mon
     taken.close()
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_port_0_does_not_take_the_socket_of_a_port_of_its_table(kept, monkeypatch, order):
+    with listener() as first, listener() as second:
+        address = Address(*first.getsockname())
+        environ = passed(monkeypatch, first.fileno(), second.fileno(), names=("http-1", "http-2"))
+        other = second.getsockname()
+    kept.inherit(environ)
+    wanted = [TCP, address][::order]
+    kept.retain([("http", each) for each in wanted])
+    for each in wanted:
+        with listening.listen(each, "http", backlog=5, unix_mode=0o600) as taken:
+            assert taken.getsockname() == (other if each is TCP else (address.host, address.port))
+
+
 def test_what_is_not_configured_is_closed_before_anything_listens(kept, monkeypatch, caplog):
     with listener() as made:
         port = made.getsockname()[1]
@@ -128,6 +143,24 @@ def test_the_file_of_a_unix_socket_that_is_not_configured_is_removed_unless_it_i
     assert others.exists()
 
 
+def test_a_socket_file_that_may_not_be_removed_stays(kept, monkeypatch):
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        own = Path(place, "own")
+        with listener(own) as made:
+            kept.inherit(passed(monkeypatch, made.fileno(), names=(f"grpc-{own.stat().st_ino}",)))
+        Path(place).chmod(0o555)
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        try:
+            kept.retain([])
+            kept.unlink(str(own))
+            assert own.exists()
+        finally:
+            os.seteuid(os.getuid())
+            Path(place).chmod(0o755)
+
+
 @pytest.mark.parametrize("environ", [{"LISTEN_PID": "1"}, {"LISTEN_FDS": "-1"}, {"LISTEN_FDS": "x"}])
 def test_what_is_passed_to_another_process_is_left_alone(kept, monkeypatch, environ):
     with listener() as made:
@@ -145,7 +178,7 @@ def test_descriptors_that_are_no_listening_sockets_are_closed_and_logged(kept, m
         descriptors = (read, unbound.fileno(), datagrams.fileno(), good.fileno(), good.fileno())
         names = ("grpc-1", "grpc-2", "grpc-3", "grpc-4", "grpc-4")
         environ = passed(monkeypatch, *descriptors, names=names)
-        kept.inherit({**environ, "LISTEN_FDS": "1000000000"})  # and more than there are
+        kept.inherit({**environ, "LISTEN_FDS": "1" * 5000})  # and more than there are
         address = Address(*good.getsockname())
     for each in (read, write):
         os.close(each)
