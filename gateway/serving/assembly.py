@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from gateway.common.domain.errors import VariantError, suggest
+from gateway.common.domain.errors import ConfigurationError, VariantError, suggest
 from gateway.common.domain.events import Publish
 from gateway.common.domain.inventory import Inventory, RuntimeListing
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
@@ -247,13 +247,32 @@ def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget
         return get_runtime(variant.runtime).open(manifest, variant, copies, _with_cache(budget))
 
 
-def releases(config: Config) -> tuple[Release, ...]:
-    """Return everything in the folders of models. Raises ConfigurationError for a named folder that is absent."""
+def releases(config: Config, known: dict[Path, tuple[int, int]] | None = None) -> tuple[Release, ...]:
+    """Return everything in the folders of models. Raises ConfigurationError for a named folder that is absent.
+
+    `known` gets the identity of each folder. Raises ConfigurationError, too, for a folder that is none of `known` any
+    more and holds nothing: its disk was unmounted, while a directory whose models were removed stays the same.
+    """
     found: dict[str, tuple[Release, ...]] = {}
+    known = {} if known is None else known
     for folder in models_folders(config):
         scanned = scan(folder, config.library, may_be_absent=not config.models.dir)
+        identity = _identity(folder)
+        if not scanned and known.get(folder, identity) != identity:
+            problem = "the folder of models is gone, or another one that is empty, as after an unmount"
+            raise ConfigurationError(f"{problem}; mount its disk, or reload to withdraw its models", file=str(folder))
+        known |= {folder: identity} if identity else {}
         found = {**{name: tuple(own) for name, own in groupby(scanned, lambda release: release.name)}, **found}
     return tuple(release for name in sorted(found) for release in found[name])
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return which directory stands at a path, or None."""
+    try:
+        there = folder.stat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def releases_of(config: Config, model: str) -> tuple[Release, ...]:

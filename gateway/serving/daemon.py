@@ -67,6 +67,8 @@ class Daemon:
         self._reload_again = self._models_again = self._is_reloading = False
         self._wanted: Config | None = None
         """Configuration that a reload has read, until the models are read with it."""
+        self._roots: dict[Path, tuple[int, int]] = {}
+        """Folders of models that were read, and the directories that stood there."""
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
         self._failures = failures_in_a_row(os.environ)
@@ -189,7 +191,9 @@ class Daemon:
         """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
         before, folders = models_folders(self._config), models_folders(config)
         await self._watch.follow(list(dict.fromkeys((*before, *folders))))  # what serves, too, if reading is refused
-        releases = await asyncio.to_thread(assembly.releases, config)
+        roots = dict(self._roots) if changed_only else {}
+        releases = await asyncio.to_thread(assembly.releases, config, roots)
+        self._roots = roots
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
         names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
         waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]

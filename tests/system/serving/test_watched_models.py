@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
+from tests.simulators.daemon import COMMAND, QUIET, SHORT_TRIALS, Daemon, copy_model, running
 from tests.simulators.operator import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -106,3 +106,29 @@ def test_a_folder_that_is_removed_and_made_again_is_watched_again(library: Path,
         copy_model("activity", tmp_path / "new")
         (tmp_path / "new").rename(library)
         until(lambda: index(gateway) == {"activity": "READY"}, gateway.log)
+
+
+def test_a_disk_that_is_unmounted_withdraws_nothing_and_a_reload_does(
+    library: Path, tmp_path: Path, state: Path
+) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mapped = () if os.geteuid() == 0 else ("--map-root-user",)
+    mounting = f'mount --bind {library} {folder} && exec "$@"'
+    command = ("unshare", *mapped, "--mount", "sh", "-c", mounting, "sh", *COMMAND)
+    with running(tmp_path / "gateway", models=folder, state=state, command=command) as gateway:
+        entering = ("nsenter", "--target", str(gateway.pid), "--mount", *(mapped and ("--user", "--preserve")))
+        subprocess.run([*entering, "umount", folder], check=True)
+        gateway.wait_logged("the model directory could not be read again; what was served stays")
+        assert index(gateway) == {"meter-reader": "READY"}
+        subprocess.run([*entering, "mount", "--bind", library, folder], check=True)
+        copy_model("activity", library)
+        wait(gateway, "activity", "READY")
+        for model in library.iterdir():
+            shutil.rmtree(model)
+        until(lambda: not index(gateway), gateway.log)
+        copy_model("activity", library)
+        wait(gateway, "activity", "READY")
+        subprocess.run([*entering, "umount", folder], check=True)
+        gateway.reload()
+        assert not index(gateway)

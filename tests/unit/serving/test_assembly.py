@@ -17,7 +17,7 @@ from gateway.common.domain.selection import Site
 from gateway.common.domain.verdict import RuntimeStatus, Verdict
 from gateway.common.domain.verdict import SessionBudget as VerdictBudget
 from gateway.serving import assembly
-from gateway.serving.config import Config, GatewaySettings
+from gateway.serving.config import Config, GatewaySettings, ModelsSettings
 from gateway.serving.hardware.profiles import profiles_folder
 from gateway.serving.store.library import scan
 from gateway.serving.store.state import StateStore
@@ -191,3 +191,20 @@ def test_a_broken_profile_of_the_site_is_named_with_its_line(tmp_path):
 def test_a_folder_of_profiles_that_is_named_must_be_there(tmp_path):
     with pytest.raises(ConfigurationError, match=rf"^{tmp_path}/away: cannot be read: No such file or directory; name"):
         surveyed(tmp_path / "away")
+
+
+def test_only_the_directory_that_was_read_may_be_empty(tmp_path, release):
+    folder, away, known = tmp_path / "models", tmp_path / "away", {}
+    config = replace(Config(), models=ModelsSettings(dir=str(folder)))
+    assert assembly.releases(config, known) == (release,)
+    folder.rename(away)
+    folder.mkdir()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="empty, as after an unmount; mount its disk, or reload"):
+            assembly.releases(config, known)
+    assert assembly.releases(config) == ()
+    folder.rmdir()
+    away.rename(folder)
+    assert assembly.releases(config, known) == (release,)
+    (folder / release.name).rename(tmp_path / release.name)
+    assert assembly.releases(config, known) == ()
