@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.serving.config import Config
+from gateway.serving.config import Config, ModelsSettings
 from gateway.serving.daemon import Daemon
 from gateway.serving.fleet_settings import Life
 
@@ -119,6 +119,27 @@ async def test_a_change_of_models_outlives_a_refused_reload(daemon, refused):
     await daemon._following
     assert slow.calls == ["models", *(["configuration"] if refused == "models" else []), "models"]
     assert daemon._notify.said == ["RELOADING", "READY"]
+
+
+@pytest.mark.asyncio
+async def test_the_folder_that_serves_is_watched_after_a_refused_reload_too(daemon, tmp_path):
+    followed = []
+
+    async def follow(folders):
+        followed.append([*folders])
+
+    async def synchronise(_releases, *, changed_only):
+        assert not changed_only
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    daemon._config, wanted = (replace(Config(), models=ModelsSettings(dir=str(each))) for each in (old, new))
+    daemon._watch, daemon._fleet = SimpleNamespace(follow=follow), SimpleNamespace(synchronise=synchronise)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await daemon._synchronise(wanted)
+    assert followed == [[old, new]]
+    new.mkdir()
+    await daemon._synchronise(wanted)
+    assert followed[1:] == [[old, new], [new]]
 
 
 @pytest.mark.asyncio
