@@ -38,7 +38,7 @@ def folder_in_use(folder: Path) -> Iterator[None]:
 
 
 def is_abandoned(folder: Path, after_s: float) -> bool:
-    """Return whether nobody uses a folder for certain: it has no lock, and is older than the time to lock a new one."""
+    """Return whether no process uses a folder: it has no lock, and is older than the time to lock a new one."""
     try:
         if time.time() - folder.lstat().st_mtime < after_s:
             return False
