@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -16,16 +15,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.files import durable
 from gateway.common.memory import group_limit_bytes
 from gateway.common.terminal.tables import plain, print_json, print_table
 from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
+from gateway.serving.cli.common import warn
 from gateway.serving.cli.config import check_all, findings_of
 from gateway.serving.cli.mqtt_choice import NamedBroker
 from gateway.serving.cli.service_user import UnitAccount, service_account
@@ -126,11 +127,14 @@ class Setup:
         others = self.base.sources
         split = sum(Path(source.file).parent != self.file.parent or Path(source.file).name < NAME for source in others)
         config = merge_config([*others[:split], mine, *others[split:]], file=self.base.file)
-        for later in others[split:]:
-            for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
-                if later.holds(table, key):
-                    raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
+        for later, table, key in self.overrides(others[split:]):
+            raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
         return config
+
+    def overrides(self, later: Sequence[Source]) -> Iterator[tuple[Source, str, str]]:
+        """Yield each answer that a later file overrides: the file, table and key."""
+        answers = [(table, key) for table, keys in self.values.items() for key in keys]
+        return ((source, *answer) for source in later for answer in answers if source.holds(*answer))
 
     def check(self) -> str:
         """Return what `config check` would find first, or ""."""
@@ -208,11 +212,12 @@ def _begin(arguments: argparse.Namespace) -> Setup:
         again = shlex.join(["sudo", "edge-gateway", *sys.argv[1:]])
         raise ConfigurationError(f"{folder} belongs to root; run: {again}")
     if mine := next((source for source in sources if source.file == str(setup.file)), None):
+        split = sources.index(mine) + 1
+        merge_config(sources[:split], file=str(setup.main))  # refuses what was edited by hand and is wrong
         setup.values = {table: dict(keys) for table, keys in mine.values.items()}
-        with contextlib.suppress(ConfigurationError):
-            setup.config()
-            return setup
-        setup.values = {}  # what was written once is wrong now: ask again
+        for later, table, key in list(setup.overrides(sources[split:])):
+            warn(f"{later.file} overrides the earlier answer {table}.{key}, which is left out")
+            setup.values[table].pop(key, None)
     return setup
 
 

@@ -132,11 +132,34 @@ def test_a_wrong_configuration_is_named_before_anything_is_asked(folder: Path, r
     assert left(folder) == {"edge-gateway.toml"}
 
 
-def test_an_answer_of_earlier_that_is_wrong_now_is_replaced(folder: Path, run: Run) -> None:
+def test_earlier_answers_stay_if_a_later_file_overrides_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "conf.d").mkdir()
-    (folder / "conf.d" / "50-setup.toml").write_text("[http]\nno_such = 1\n")
-    run("--examples", "no")
-    assert written(folder) == {"models": {"examples": False}}
+    (folder / "conf.d" / "50-setup.toml").write_text(
+        "[mqtt]\nurl = 'mqtt://a'\nusername = 'me'\n[models]\nexamples = true\n"
+    )
+    (folder / "conf.d" / "90-late.toml").write_text("[mqtt]\nurl = 'mqtt://b'\n")
+    assert main(["setup", "--yes", "--config", str(folder / "edge-gateway.toml"), "--examples", "no"]) == 0
+    assert written(folder) == {"mqtt": {"username": "me"}, "models": {"examples": False}}
+    assert "conf.d/90-late.toml overrides the earlier answer mqtt.url, which is left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[http]\nno_such = 1\n", ":2: http.no_such: unknown key"),
+        ("x = 1\n", ":1: x: unknown key"),
+        ("http = 1\n", ":1: http: must be a table"),
+        ("[[mqtt]]\nurl = 'mqtt://a'\n", ": mqtt: must be a table"),
+        ("[mqtt]\nurl = 2031-05-09\n", ":2: mqtt.url: must be a string"),
+    ],
+)
+def test_answers_that_were_edited_by_hand_and_are_wrong_are_named_and_stay(
+    folder: Path, run: Run, text: str, said: str
+) -> None:
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d" / "50-setup.toml").write_text(text)
+    assert f"50-setup.toml{said}" in run("--examples", "no", code=2)["error"]
+    assert (folder / "conf.d" / "50-setup.toml").read_text() == text
 
 
 def test_a_dry_run_shows_the_files_and_writes_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
