@@ -45,7 +45,7 @@ from gateway.serving.config import (
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
 
 NAME = "50-setup.toml"
-PRIVATE_MODE = 0o640
+PRIVATE_MODE, PUBLIC_MODE = 0o640, 0o644
 DROP_IN = Path("/etc/systemd/system/edge-gateway.service.d/50-memory.conf")
 HEAD = "# Written by `edge-gateway setup`, which replaces this file. Write your own settings into another file here.\n"
 NETWORK = ("0.0.0.0:8000",)
@@ -83,7 +83,7 @@ class Setup:
     @property
     def is_installed(self) -> bool:
         """True if the configuration is that of an installed unit."""
-        return self.unit is not None and self.main == DEFAULT_FILE
+        return self.unit is not None and self.main.resolve() == DEFAULT_FILE.resolve()
 
     @property
     def main(self) -> Path:
@@ -336,7 +336,7 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
         found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
     found[setup.file] = (
         setup.text(),
-        PRIVATE_MODE,
+        PUBLIC_MODE,  # names and paths only: commands of every user read it
         ", ".join(f"{table}.{key}" for table, keys in setup.values.items() for key in keys) or "nothing: defaults",
     )
     if setup.is_installed:
@@ -346,7 +346,7 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
             min(memory, group_limit_bytes() or memory), profile.budget.memory_bytes if profile else 0
         )
         text = f"# Written by `edge-gateway setup`.\n[Service]\nMemoryHigh={high}M\nMemoryMax={most}M\n"
-        found[DROP_IN] = (text, 0o644, f"memory of the service: at most {most} MiB")
+        found[DROP_IN] = (text, PUBLIC_MODE, f"memory of the service: at most {most} MiB")
     return found
 
 
@@ -358,7 +358,7 @@ def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
             durable.make_folder(file.parent, 0o755)
             with durable.replacing(file, mode, durable.temporary(file.parent)) as staged:
                 staged.write(text.encode())
-                if setup.unit and setup.is_installed and mode == PRIVATE_MODE:
+                if setup.unit and os.geteuid() == 0 and mode == PRIVATE_MODE:
                     shutil.chown(staged.fileno(), group=setup.unit.group or setup.unit.user)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.cli import main
 from gateway.common.domain.access import read_tokens, token_digest
+from gateway.serving.cli.service_user import UnitAccount, caller
 from gateway.serving.cli.setup import memory_limits, toml_text
 from gateway.serving.config import LEAST_MEMORY_MIB, load_config
 
@@ -53,7 +55,7 @@ def test_without_options_the_defaults_stay(folder: Path, run: Run) -> None:
     report = run()
     assert written(folder) == {}
     assert [entry["file"] for entry in report["files"]] == [f"{folder}/conf.d/50-setup.toml"]
-    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o640
+    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o644
     assert left(folder) == {"edge-gateway.toml", "conf.d/50-setup.toml"}
 
 
@@ -165,7 +167,7 @@ def test_answers_that_were_edited_by_hand_and_are_wrong_are_named_and_stay(
 def test_a_dry_run_shows_the_files_and_writes_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["setup", "--yes", "--dry-run", "--examples", "no", "--config", str(folder / "edge-gateway.toml")]
     assert main(words) == 0
-    assert f"==== {folder}/conf.d/50-setup.toml, mode 0640" in (said := capsys.readouterr().out)
+    assert f"==== {folder}/conf.d/50-setup.toml, mode 0644" in (said := capsys.readouterr().out)
     assert "[models]\nexamples = false\n" in said
     assert left(folder) == {"edge-gateway.toml"}
 
@@ -214,3 +216,30 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 )
 def test_what_is_written_is_read_back(values: dict[str, dict[str, Any]]) -> None:
     assert tomllib.loads(toml_text(values)) == {table: keys for table, keys in values.items() if keys}
+
+
+@pytest.fixture
+def unit(monkeypatch: pytest.MonkeyPatch) -> UnitAccount:
+    """Return a unit of this user, that is installed."""
+    unit = UnitAccount(str(os.geteuid()), str(os.getegid()))
+    monkeypatch.setattr("gateway.serving.cli.setup.service_account", lambda _user: (caller(), unit))
+    return unit
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_installed_configuration_is_known_by_any_of_its_names(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    monkeypatch.setattr("gateway.serving.cli.setup.DEFAULT_FILE", folder.parent / "link" / "edge-gateway.toml")
+    assert run("--dry-run")["files"][-1]["file"].endswith("/50-memory.conf")
+
+
+def test_the_service_can_read_tokens_of_every_configuration(
+    folder: Path, run: Run, unit: UnitAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "chown", lambda _file, group: groups.append(group))
+    run("--listen", "network")
+    assert groups == [unit.group]
