@@ -159,13 +159,17 @@ def command(arguments: argparse.Namespace) -> int:
     files = _files(setup)
     restart = arguments.restart and not arguments.dry_run
     if not arguments.dry_run:
-        restart = restart or (setup.asks and setup.is_installed and _yes("Restart the service now", "yes"))
+        restart = restart or (setup.asks and setup.is_installed and is_booted() and _yes("Restart the service now", "yes"))
         _write(setup, files)
-        if restart or DROP_IN in files:
+    restarted = False
+    try:
+        if not arguments.dry_run and (restart or DROP_IN in files):
             _systemctl("daemon-reload")
         if restart:
             _systemctl("restart", "edge-gateway")
-    _print(setup, files, restarted=restart)
+            restarted = True
+    finally:  # the token is not shown again
+        _print(setup, files, restarted=restarted)
     return 0
 
 
@@ -206,6 +210,9 @@ def _begin(arguments: argparse.Namespace) -> Setup:
     path = Path(arguments.config) if arguments.config else None
     sources = read_sources(path)
     setup = Setup(arguments, service_account(None)[1], Config(), {})
+    if arguments.restart and not (setup.is_installed and is_booted()):
+        problem = "the service of this configuration is not installed here, or systemd does not run"
+        raise ConfigurationError(f"{problem}; leave it out, and start the gateway: edge-gateway run", key="--restart")
     setup.base = merge_config([source for source in sources if source.file != str(setup.file)], file=str(setup.main))
     folder = next(place for place in (setup.file.parent, *setup.file.parent.absolute().parents) if place.exists())
     if not arguments.dry_run and not (os.access(folder, os.W_OK) and (os.geteuid() == 0 or not setup.is_installed)):
@@ -364,9 +371,14 @@ def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def is_booted() -> bool:
+    """Return True if systemd runs here (sd_booted(3))."""
+    return Path("/run/systemd/system").is_dir()
+
+
 def _systemctl(*words: str) -> None:
     """Call systemctl where systemd runs. Raises ConfigurationError if it fails."""
-    if not Path("/run/systemd/system").is_dir():
+    if not is_booted():
         return
     done = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)  # noqa: S607
     if done.returncode:
@@ -376,7 +388,10 @@ def _systemctl(*words: str) -> None:
 
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
     config, dry = setup.config(), setup.arguments.dry_run
-    following = [] if restarted else ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    following = [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
+    if setup.is_installed or restarted:
+        again = "sudo systemctl restart edge-gateway    # or, the first time: enable --now"
+        following = [] if restarted else [again]
     if config.auth.tokens_file:
         following.append(
             f"edge-gateway token new NAME    # and its line into {config.auth.tokens_file}: one more caller"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.cli import main
 from gateway.common.domain.access import read_tokens, token_digest
+from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.cli.service_user import UnitAccount, caller
 from gateway.serving.cli.setup import memory_limits, toml_text
 from gateway.serving.config import LEAST_MEMORY_MIB, load_config
@@ -243,3 +244,23 @@ def test_the_service_can_read_tokens_of_every_configuration(
     monkeypatch.setattr(shutil, "chown", lambda _file, group: groups.append(group))
     run("--listen", "network")
     assert groups == [unit.group]
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_token_is_shown_although_the_restart_fails(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_words: str) -> None:
+        raise ConfigurationError("the settings are written, but systemctl failed")
+
+    main_file = folder / "edge-gateway.toml"
+    monkeypatch.setattr("gateway.serving.cli.setup.DEFAULT_FILE", main_file)
+    monkeypatch.setattr("gateway.serving.cli.setup.DROP_IN", folder / "50-memory.conf")
+    monkeypatch.setattr("gateway.serving.cli.setup._systemctl", fail)
+    monkeypatch.setattr("gateway.serving.cli.setup.is_booted", lambda: True)
+    words = ["setup", "--yes", "--json", "--listen", "network", "--restart", "--config", str(main_file)]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    tokens = read_tokens((folder / "tokens").read_text(), "tokens")
+    assert token_digest(json.loads(said.out)["token"]) in tokens.by_digest
+    assert (json.loads(said.out)["restarted"], "systemctl failed" in said.err) == (False, True)
