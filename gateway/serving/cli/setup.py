@@ -34,7 +34,6 @@ from gateway.serving.cli.subscriber import subscribed
 from gateway.serving.cli.token import new_token, token_line
 from gateway.serving.config import (
     DEFAULT_FILE,
-    DEFAULT_HTTP,
     DEFAULT_MODELS,
     Config,
     gateway_id,
@@ -48,7 +47,7 @@ NAME = "50-setup.toml"
 PRIVATE_MODE, PUBLIC_MODE = 0o640, 0o644
 DROP_IN = Path("/etc/systemd/system/edge-gateway.service.d/50-memory.conf")
 HEAD = "# Written by `edge-gateway setup`, which replaces this file. Write your own settings into another file here.\n"
-NETWORK = ("0.0.0.0:8000",)
+EVERYWHERE, LOCAL, DEFAULT_PORT = "0.0.0.0", "127.0.0.1", 8000  # noqa: S104  where the answer is "network"
 TOKEN_NAME, TOKEN_SCOPES = "first", "infer,models,metrics"
 LOOPBACK = [{"caller": "loopback", "scopes": ["admin"]}]
 """Grant by which commands on this device need no token; without a tokens file they need none either."""
@@ -159,7 +158,9 @@ def command(arguments: argparse.Namespace) -> int:
     files = _files(setup)
     restart = arguments.restart and not arguments.dry_run
     if not arguments.dry_run:
-        restart = restart or (setup.asks and setup.is_installed and is_booted() and _yes("Restart the service now", "yes"))
+        restart = restart or (
+            setup.asks and setup.is_installed and is_booted() and _yes("Restart the service now", "yes")
+        )
         _write(setup, files)
     restarted = False
     try:
@@ -229,16 +230,19 @@ def _begin(arguments: argparse.Namespace) -> Setup:
 
 
 def _callers(setup: Setup) -> None:
-    base, tokens = setup.base, setup.main.with_name("tokens")
-    was_open = any(not address.private for address in setup.config().http_listen)
+    base, tokens, listen = setup.base, setup.main.with_name("tokens"), setup.config().http_listen
+    was_open = any(not address.private for address in listen)
+    has_tokens = bool(setup.present("auth", "tokens_file"))
 
     def take(text: str) -> str:
         if text not in {"device", "network"}:
             return "answer device or network"
-        if (text == "network") != was_open:
-            known = [str(address) for address in base.http_listen]
-            setup.set("http", "listen", list(NETWORK if text == "network" else DEFAULT_HTTP), known)
-        needs = text == "network" and not (base.auth.tokens_file or base.tls.client_ca)
+        host, opens = (EVERYWHERE, True) if text == "network" else (LOCAL, False)
+        moved = [str(one if one.path or one.private != opens else replace(one, host=host)) for one in listen]
+        if opens and all(one.path for one in listen):
+            moved.append(f"{EVERYWHERE}:{DEFAULT_PORT}")
+        setup.set("http", "listen", [*dict.fromkeys(moved)], [str(address) for address in base.http_listen])
+        needs = opens and not (base.auth.tokens_file or base.tls.client_ca) and (has_tokens or not base.auth.anonymous)
         setup.set("auth", "tokens_file", str(tokens) if needs else "", "")
         setup.set("auth", "grant", LOOPBACK if needs and not base.auth.grant else [], [])
         setup.token = new_token() if needs and not tokens.exists() else ""
@@ -366,7 +370,8 @@ def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
             with durable.replacing(file, mode, durable.temporary(file.parent)) as staged:
                 staged.write(text.encode())
                 if setup.unit and os.geteuid() == 0 and mode == PRIVATE_MODE:
-                    shutil.chown(staged.fileno(), group=setup.unit.group or setup.unit.user)
+                    group = service_account(None)[0].group
+                    shutil.chown(staged.fileno(), group=int(group) if group.isdecimal() else group)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -386,21 +391,24 @@ def _systemctl(*words: str) -> None:
         raise ConfigurationError(f"the settings are written, but {problem}; see: journalctl -u edge-gateway -n 20")
 
 
+def _risks(config: Config) -> Iterator[str]:
+    if all(address.private for address in config.http_listen):
+        return
+    if not config.tls.cert:
+        yield "HTTP is not encrypted: others on the network can read requests and tokens; set [tls]"
+    if not (config.auth.tokens_file or config.tls.client_ca):
+        yield "anyone on the network may send requests, by [auth] anonymous = true; set tokens_file in its place"
+
+
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
-    config, dry = setup.config(), setup.arguments.dry_run
-    following = [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
-    if setup.is_installed or restarted:
-        again = "sudo systemctl restart edge-gateway    # or, the first time: enable --now"
-        following = [] if restarted else [again]
-    if config.auth.tokens_file:
-        following.append(
-            f"edge-gateway token new NAME    # and its line into {config.auth.tokens_file}: one more caller"
-        )
+    dry, risks = setup.arguments.dry_run, [*_risks(setup.config())]
+    following = [] if restarted else [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
+    if setup.is_installed and not restarted:
+        following = ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    if tokens := setup.config().auth.tokens_file:
+        following.append(f"edge-gateway token new NAME    # and its line into {tokens}: one more caller")
     following.append("edge-gateway doctor    # what is missing on this device")
-    following.append(f"sudo cp -r MODEL {config.models.dir or DEFAULT_MODELS}/    # your models")
-    risks = []
-    if any(not address.private for address in config.http_listen) and not config.tls.cert:
-        risks.append("HTTP is not encrypted: others on the network can read requests and tokens; set [tls]")
+    following.append(f"sudo cp -r MODEL {setup.config().models.dir or DEFAULT_MODELS}/    # your models")
     if setup.arguments.json:
         written = [{"file": str(file), "what": what, "text": text} for file, (text, _, what) in files.items()]
         print_json({"written": not dry, "files": written, "token": setup.token or None, "restarted": restarted,

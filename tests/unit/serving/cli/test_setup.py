@@ -236,14 +236,15 @@ def test_the_installed_configuration_is_known_by_any_of_its_names(
     assert run("--dry-run")["files"][-1]["file"].endswith("/50-memory.conf")
 
 
+@pytest.mark.usefixtures("unit")
 def test_the_service_can_read_tokens_of_every_configuration(
-    folder: Path, run: Run, unit: UnitAccount, monkeypatch: pytest.MonkeyPatch
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "chown", lambda _file, group: groups.append(group))
     run("--listen", "network")
-    assert groups == [unit.group]
+    assert groups == [caller().group]
 
 
 @pytest.mark.usefixtures("unit")
@@ -264,3 +265,34 @@ def test_the_token_is_shown_although_the_restart_fails(
     tokens = read_tokens((folder / "tokens").read_text(), "tokens")
     assert token_digest(json.loads(said.out)["token"]) in tokens.by_digest
     assert (json.loads(said.out)["restarted"], "systemctl failed" in said.err) == (False, True)
+
+
+def test_a_gateway_that_is_open_on_purpose_stays_as_it_is(folder: Path, run: Run) -> None:
+    (folder / "edge-gateway.toml").write_text("[http]\nlisten = ['0.0.0.0:9000']\n[auth]\nanonymous = true\n")
+    assert any("anyone on the network may send requests" in risk for risk in run("--examples", "no")["risks"])
+    assert written(folder) == {"models": {"examples": False}}
+    assert left(folder) == {"edge-gateway.toml", "conf.d/50-setup.toml"}
+
+
+def test_tokens_stay_where_another_file_permits_anonymous_callers_later(folder: Path, run: Run) -> None:
+    run("--listen", "network")
+    (folder / "edge-gateway.toml").write_text("[auth]\nanonymous = true\n")
+    run("--examples", "no")
+    assert written(folder)["auth"]["tokens_file"] == f"{folder}/tokens"
+
+
+@pytest.mark.parametrize(
+    ("listen", "network"),
+    [
+        (["127.0.0.1:9000"], ["0.0.0.0:9000"]),
+        (["unix:/run/h.sock", "[::1]:9000", "127.0.0.1:9000"], ["unix:/run/h.sock", "0.0.0.0:9000"]),
+        (["unix:/run/h.sock"], ["unix:/run/h.sock", "0.0.0.0:8000"]),
+        (["off"], ["0.0.0.0:8000"]),
+    ],
+)
+def test_the_ports_of_the_other_files_stay(folder: Path, run: Run, listen: list[str], network: list[str]) -> None:
+    (folder / "edge-gateway.toml").write_text(f"[http]\nlisten = {listen}\n")
+    run("--listen", "network")
+    assert written(folder)["http"] == {"listen": network}
+    run("--listen", "device")
+    assert all(address.private for address in load_config(folder / "edge-gateway.toml").http_listen)
