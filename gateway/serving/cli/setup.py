@@ -23,6 +23,7 @@ from typing import Any
 from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.files import durable
+from gateway.common.files.credentials import is_credential
 from gateway.common.memory import group_limit_bytes
 from gateway.common.terminal.tables import plain, print_json, print_table
 from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
@@ -41,6 +42,7 @@ from gateway.serving.config import (
     read_source,
     read_sources,
 )
+from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
 
 NAME = "50-setup.toml"
@@ -135,18 +137,22 @@ class Setup:
         answers = [(table, key) for table, keys in self.values.items() for key in keys]
         return ((source, *answer) for source in later for answer in answers if source.holds(*answer))
 
-    def check(self) -> str:
-        """Return what `config check` would find first, or ""."""
+    def check(self, *tables: str) -> str:
+        """Return what `config check` would find first, or ""; with `tables`: in these, or that concerns an answer."""
         try:
             config = self.config()
-            account, unit = service_account(None)
-            if finding := next(findings_of(config, account, unit), ""):
-                return finding
-            if self.token:  # the file is written later
-                config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
-            check_all(config)
         except ConfigurationError as error:
             return str(error)
+        account, unit = service_account(None)
+        findings = findings_of(config, account, unit)
+        if finding := next((one for one in findings if one.startswith(tables or "")), ""):
+            return finding
+        if self.token:  # the file is written later
+            config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
+        try:
+            check_all(config)
+        except ConfigurationError as error:
+            return str(error) if error.table.startswith(tables or "") else ""
         return ""
 
 
@@ -155,6 +161,8 @@ def command(arguments: argparse.Namespace) -> int:
     setup = _begin(arguments)
     for question in (_callers, _broker, _models):
         question(setup)
+    if problem := setup.check():
+        raise ConfigurationError(f"nothing is written: {problem}")
     files = _files(setup)
     restart = arguments.restart and not arguments.dry_run
     if not arguments.dry_run:
@@ -246,27 +254,50 @@ def _callers(setup: Setup) -> None:
         setup.set("auth", "tokens_file", str(tokens) if needs else "", "")
         setup.set("auth", "grant", LOOPBACK if needs and not base.auth.grant else [], [])
         setup.token = new_token() if needs and not tokens.exists() else ""
-        return setup.check()
+        return setup.check("http", "auth")
 
     question = "Callers over HTTP: device (programs on it) or network (with a token)"
     setup.ask("listen", question, "network" if was_open else "device", take)
 
 
 def _broker(setup: Setup) -> None:
+    options = setup.arguments
+
     def take(text: str) -> str:
-        setup.set("mqtt", "url", "" if text == "off" else text, setup.base.mqtt.url)
         if text == "off":
+            if options.mqtt_username or options.mqtt_password_file:
+                return "--mqtt-username and --mqtt-password-file need a broker; name it, or leave them out"
+            setup.set("mqtt", "url", "", setup.base.mqtt.url)
             for key in ("username", "password_file"):
                 setup.values["mqtt"].pop(key, None)
-            return setup.check()
-        name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
-        if name != "none" or setup.arguments.mqtt_password_file:
-            usual = str(setup.main.with_name("mqtt-password"))
-            _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
-        return setup.check() or _connected(setup)
+            return setup.check("mqtt")
+        try:
+            broker_of(text)
+        except ConfigurationError as error:
+            return str(error)
+        setup.set("mqtt", "url", text, setup.base.mqtt.url)
+        return _credentials(setup) or setup.check("mqtt") or _connected(setup)
 
     question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
     setup.ask("mqtt", question, setup.present("mqtt", "url") or "off", take)
+
+
+def _credentials(setup: Setup) -> str:
+    """Set user name and password file. Return the problem of a file that was named now, or ""."""
+    option, had = setup.arguments.mqtt_password_file, setup.present("mqtt", "username")
+    name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
+    if name == "none" and not option:
+        if had:
+            setup.set("mqtt", "password_file", "", setup.base.mqtt.password_file or "")
+        return ""
+    usual = str(setup.main.with_name("mqtt-password"))
+    file = _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
+    if file == "none" or is_credential(file) or not (setup.asks or option):
+        return ""
+    if not file.startswith("/"):
+        return f"mqtt.password_file: {file}: name the file by its absolute path"
+    problem = f"mqtt.password_file: cannot be read: {file} is no file; write the password into its first line"
+    return "" if os.path.isfile(file) else problem  # noqa: PTH113  False for any name
 
 
 def _credential(setup: Setup, key: str, question: str, default: str) -> str:
@@ -299,16 +330,20 @@ def _models(setup: Setup) -> None:
         if not text.startswith("/"):
             return "name the folder by its absolute path"
         setup.set("models", "dir", "" if text == str(DEFAULT_MODELS) else text, setup.base.models.dir)
-        return setup.check()
+        return setup.check("models")
 
     def examples(text: str) -> str:
         if text not in {"yes", "no"}:
             return "answer yes or no"
         setup.set("models", "examples", text == "yes", setup.base.models.examples)
-        return setup.check()
+        return setup.check("models")
 
     setup.ask("models", "Folder of your models", setup.present("models", "dir") or str(DEFAULT_MODELS), folder)
-    if not setup.present("models", "dir"):
+    if folder_of_models := setup.present("models", "dir"):
+        if setup.arguments.examples:
+            problem = f"the examples serve only next to {DEFAULT_MODELS}, and [models] dir is {folder_of_models}"
+            raise ConfigurationError(f"nothing is written: {problem}; leave it out", key="--examples")
+    else:
         present = "yes" if setup.present("models", "examples") else "no"
         setup.ask("examples", "Serve the two examples too (yes, no)", present, examples)
 

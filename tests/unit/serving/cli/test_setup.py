@@ -109,7 +109,12 @@ def test_values_of_other_files_are_not_repeated_and_can_be_overridden(folder: Pa
         (("--mqtt", "http://127.0.0.1"), "mqtt.url: "),
         (("--mqtt", "mqtt://me:word@127.0.0.1", "--no-check"), "mqtt.url: "),
         (("--mqtt", "mqtt://127.0.0.1:1"), "the broker at mqtt://127.0.0.1:1 cannot be used"),
-        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/nowhere", "--no-check"), "username: "),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/nowhere", "--no-check"), "/nowhere is no file"),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "word", "--no-check"), "by its absolute path"),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/etc/passwd", "--no-check"), "username: "),
+        (("--mqtt-username", "me"), "--mqtt-username and --mqtt-password-file need a broker"),
+        (("--mqtt", "off", "--mqtt-password-file", "/etc/passwd"), "need a broker"),
+        (("--models", "/etc", "--examples", "no"), "the examples serve only next to /var/lib/edge-gateway/models"),
     ],
 )
 def test_a_wrong_option_leaves_nothing_behind(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
@@ -296,3 +301,20 @@ def test_the_ports_of_the_other_files_stay(folder: Path, run: Run, listen: list[
     assert written(folder)["http"] == {"listen": network}
     run("--listen", "device")
     assert all(address.private for address in load_config(folder / "edge-gateway.toml").http_listen)
+
+
+def test_a_user_name_in_a_file_stays_with_its_password(folder: Path, run: Run) -> None:
+    text = "[mqtt]\nurl = 'mqtt://a'\nusername_file = '/etc/passwd'\npassword_file = '/etc/passwd'\n"
+    (folder / "edge-gateway.toml").write_text(text)
+    run("--examples", "no")
+    assert written(folder) == {"models": {"examples": False}}
+
+
+def test_an_earlier_answer_that_is_wrong_now_can_be_replaced(folder: Path, run: Run) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    run("--models", str(folder / "one"))
+    (folder / "one").rmdir()
+    assert f"{folder}/one is no folder" in run("--listen", "network", code=2)["error"]
+    run("--listen", "network", "--models", str(folder / "two"))
+    assert written(folder)["models"] == {"dir": str(folder / "two")}
