@@ -113,11 +113,16 @@ esac
 """Lines of maintainer scripts that debhelper does not write: byte code halves the time of a start."""
 PURGED = {
     GATEWAY: "/var/lib/edge-gateway /var/cache/edge-gateway /etc/edge-gateway/conf.d/50-setup.toml "
-    "/etc/systemd/system/edge-gateway.service.d/50-memory.conf",
+    "/etc/edge-gateway/tokens /etc/systemd/system/edge-gateway.service.d/50-memory.conf",
     "edge-agent": "/var/lib/edge-agent /var/lib/edge-software",
     FLEET: "/var/lib/edge-fleet",
 }
 """Folders of state and files of `edge-gateway setup` that `apt purge` removes."""
+EMPTIED = {
+    GATEWAY: "/etc/edge-gateway/conf.d /etc/edge-gateway /etc/systemd/system/edge-gateway.service.d",
+    "edge-agent": "/etc/edge-gateway",
+}
+"""Folders that it removes if nothing else is in them."""
 
 MAINTAINER = "Edge inference gateway <packages@edge-inference-gateway.invalid>"
 FFMPEG = """
@@ -325,7 +330,8 @@ class Build:
             body = text.format(package=package, home=f"/usr/lib/{name}")
             (debian / f"{package}.{script}").write_text(f"#!/bin/sh\nset -e\n{body}#DEBHELPER#\n")
         if folders := PURGED.get(package):
-            body = f'if [ "$1" = purge ]; then rm -rf {folders}; fi\n'
+            emptied = f"rmdir {EMPTIED[package]} 2>/dev/null || true" if package in EMPTIED else ":"
+            body = f'if [ "$1" = purge ]; then rm -rf {folders}; {emptied}; fi\n'
             (debian / f"{package}.postrm").write_text(f"#!/bin/sh\nset -e\n{body}#DEBHELPER#\n")
 
     def licences(self, package: str, wheels: Mapping[str, Wheel]) -> str:

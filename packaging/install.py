@@ -91,6 +91,7 @@ def uninstall(layout: Layout) -> None:
         say(f"kept {path}, because it was changed")
     limits = Path("/etc/systemd/system/edge-gateway.service.d")
     own = {layout.profiles: "your device profiles", layout.more_settings: "your settings", limits: "your drop-ins"}
+    own[layout.more_settings.with_name("tokens")] = "tokens of callers"
     for state, what in {**own, **layout.states}.items():
         if layout.real(state).exists():
             say(f"kept {state} ({what}); remove it with: rm -r {state}")

@@ -204,7 +204,8 @@ def more_files(main: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        remedy = f"use sudo, or: sudo chgrp edge-gateway {folder} && sudo chmod g+rx {folder}"
+        denied = isinstance(error, PermissionError)
+        remedy = f"use sudo, or: sudo chmod a+rx {folder}" if denied else "move it away; conf.d is a folder"
         raise ConfigurationError(f"cannot be read: {error.strerror}; {remedy}", file=str(folder)) from error
     files = [folder / name for name in names]
     for file in files:
@@ -417,7 +418,7 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     except ConfigurationError as error:
         raise config.error(error.problem, table, key) from None
     except OSError as error:
-        denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
+        denied = f"use sudo, or: sudo chgrp edge-gateway {name} && sudo chmod g+r {name}, or name another file"
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
         problem = f"cannot be read: {name}: {error.strerror or error}; {remedy} (EG-108)"
         raise config.error(problem, table, key) from error

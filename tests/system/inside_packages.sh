@@ -122,6 +122,7 @@ for form in ("JPEG", "PNG", "WEBP"):
 ImageFont.load_default(20).getbbox("door")
 PYTHON
 for program in edge-gateway edge-agent edge-software; do $program --help || echo "$program failed"; done > help 2>&1
+edge-gateway setup --yes > setup.last || touch setup.failed
 install purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
 everything > /everything.after
 comm -13 /everything.before /everything.after > left

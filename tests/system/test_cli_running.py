@@ -121,6 +121,20 @@ def test_explain_of_another_gateway_needs_no_model_here(gateway, nothing):
     assert (code, "does not know this model" in said) == (1, True)
 
 
+def test_a_model_that_was_copied_a_moment_ago_is_waited_for(tmp_path, state):
+    """The gateway reads a folder once nothing has changed in it for a while."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    config = f'{BASE}[models]\ndir = "{folder}"\n[http]\nlisten = ["unix:{tmp_path}/h.sock"]\n'
+    with running(tmp_path, models=folder, state=state, config=config, http=()) as daemon:
+        copy_model("meter-reader", folder)
+        code, said, errors = cli("infer", "meter-reader", *INFER[2:], config=daemon.config_file)
+        assert (code, json.loads(said or "{}").get("model_name")) == (0, "meter-reader"), errors
+        assert "the gateway reads its models" in errors
+        code, _, errors = cli("infer", "/[a-", *INFER[2:], config=daemon.config_file)
+        assert (code, "has no model '/[a-'; it has meter-reader" in errors) == (1, True), errors
+
+
 class Mute(socketserver.BaseRequestHandler):
     """A server that accepts and says nothing."""
 

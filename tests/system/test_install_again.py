@@ -70,6 +70,7 @@ def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image:
     assert f"kept /{CONFIGURATION}" in done.stdout
     assert f"kept /{AGENT_CONFIGURATION}" in done.stdout
     assert "kept /etc/edge-gateway/device_profiles (your device profiles)" in done.stdout
+    assert "kept /etc/edge-gateway/tokens (tokens of callers); remove it with: rm -r" in done.stdout
     assert "kept /var/lib/edge-gateway" in done.stdout
     assert "kept /var/lib/edge-agent" in done.stdout
 

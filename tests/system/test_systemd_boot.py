@@ -114,7 +114,8 @@ def test_setup_writes_settings_that_are_in_force_after_its_restart(seen: dict[st
         "/etc/edge-gateway/conf.d/50-setup.toml",
         "/etc/systemd/system/edge-gateway.service.d/50-memory.conf",
     ]
-    assert {line.rpartition(" ")[0] for line in seen["setup.files"].splitlines()} == {"root:edge-gateway 640"}
+    assert seen["setup.files"].splitlines() == ["root:root 644", "root:edge-gateway 640"]
+    assert "conf.d/50-setup.toml:" in seen["setup.games"], "a user without rights reads the settings"
     assert (report["restarted"], check["ok"]) == (True, True), check
     limits = re.findall(r"^Memory(High|Max)=(\d+)M$", report["files"][2]["text"], re.MULTILINE)
     assert seen["setup.memory"].splitlines() == [f"Memory{name}={int(mib) * 1024 * 1024}" for name, mib in limits]

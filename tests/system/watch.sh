@@ -78,7 +78,8 @@ mine=/var/lib/edge-gateway/models/mine
 rm -f /etc/edge-gateway/tokens
 edge-gateway setup --yes --listen network --examples no --restart --json > setup
 echo $? > setup.rc
-stat -c '%U:%G %a %n' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
+stat -c '%U:%G %a' /etc/edge-gateway/conf.d/50-setup.toml /etc/edge-gateway/tokens > setup.files
+setpriv --reuid=games --regid=games --clear-groups edge-gateway config > setup.games
 for _ in $(seq 300); do
     edge-gateway models --json > setup.models
     [ "$(grep -c '"READY"' setup.models)" = 2 ] && break

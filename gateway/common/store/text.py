@@ -18,7 +18,7 @@ def read_text(file: Path) -> str:
             raise ConfigurationError(f"is larger than {TEXT_LIMIT_BYTES} bytes", file=str(file))
         return content.decode("utf-8")
     except OSError as error:
-        grant = f"; use sudo, or: sudo chgrp edge-gateway {file} && sudo chmod g+r {file}"
+        grant = f"; use sudo, or if it holds no secret: sudo chmod a+r {file}"
         problem = f"{error.strerror or error}{grant if isinstance(error, PermissionError) else ''}"
         raise ConfigurationError(f"cannot be read: {problem} (EG-110)", file=str(file)) from error
     except UnicodeDecodeError as error:

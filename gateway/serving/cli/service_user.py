@@ -81,8 +81,8 @@ def account_of(user: str, group: str = "", groups: Iterable[str] = ()) -> UserAc
         others = {_gid(name) for name in groups}
     except KeyError as error:
         raise ConfigurationError(
-            f"this system has no such user or group ({error.args[0]}); make install adds the service's by "
-            "systemd-sysusers, or name another one by --user (EG-203)",
+            f"this system has no such user or group ({error.args[0]}); make the service's: sudo "
+            "systemd-sysusers; edge-gateway config check takes another one by --user (EG-203)",
             file=user,
         ) from None
     member = os.getgrouplist(entry.pw_name, primary)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -16,16 +15,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.files import durable
+from gateway.common.files.credentials import is_credential
 from gateway.common.memory import group_limit_bytes
 from gateway.common.terminal.tables import plain, print_json, print_table
 from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
+from gateway.serving.cli.common import warn
 from gateway.serving.cli.config import check_all, findings_of
 from gateway.serving.cli.mqtt_choice import NamedBroker
 from gateway.serving.cli.service_user import UnitAccount, service_account
@@ -33,7 +35,6 @@ from gateway.serving.cli.subscriber import subscribed
 from gateway.serving.cli.token import new_token, token_line
 from gateway.serving.config import (
     DEFAULT_FILE,
-    DEFAULT_HTTP,
     DEFAULT_MODELS,
     Config,
     gateway_id,
@@ -41,13 +42,14 @@ from gateway.serving.config import (
     read_source,
     read_sources,
 )
+from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
 
 NAME = "50-setup.toml"
-PRIVATE_MODE = 0o640
+PRIVATE_MODE, PUBLIC_MODE = 0o640, 0o644
 DROP_IN = Path("/etc/systemd/system/edge-gateway.service.d/50-memory.conf")
 HEAD = "# Written by `edge-gateway setup`, which replaces this file. Write your own settings into another file here.\n"
-NETWORK = ("0.0.0.0:8000",)
+EVERYWHERE, LOCAL, DEFAULT_PORT = "0.0.0.0", "127.0.0.1", 8000  # noqa: S104  where the answer is "network"
 TOKEN_NAME, TOKEN_SCOPES = "first", "infer,models,metrics"
 LOOPBACK = [{"caller": "loopback", "scopes": ["admin"]}]
 """Grant by which commands on this device need no token; without a tokens file they need none either."""
@@ -82,7 +84,7 @@ class Setup:
     @property
     def is_installed(self) -> bool:
         """True if the configuration is that of an installed unit."""
-        return self.unit is not None and self.main == DEFAULT_FILE
+        return self.unit is not None and self.main.resolve() == DEFAULT_FILE.resolve()
 
     @property
     def main(self) -> Path:
@@ -126,24 +128,31 @@ class Setup:
         others = self.base.sources
         split = sum(Path(source.file).parent != self.file.parent or Path(source.file).name < NAME for source in others)
         config = merge_config([*others[:split], mine, *others[split:]], file=self.base.file)
-        for later in others[split:]:
-            for table, key in ((table, key) for table, keys in self.values.items() for key in keys):
-                if later.holds(table, key):
-                    raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
+        for later, table, key in self.overrides(others[split:]):
+            raise later.error(f"overrides the answer of {NAME}; remove it there", table, key)
         return config
 
-    def check(self) -> str:
-        """Return what `config check` would find first, or ""."""
+    def overrides(self, later: Sequence[Source]) -> Iterator[tuple[Source, str, str]]:
+        """Yield each answer that a later file overrides: the file, table and key."""
+        answers = [(table, key) for table, keys in self.values.items() for key in keys]
+        return ((source, *answer) for source in later for answer in answers if source.holds(*answer))
+
+    def check(self, *tables: str) -> str:
+        """Return what `config check` would find first, or ""; with `tables`: in these, or that concerns an answer."""
         try:
             config = self.config()
-            account, unit = service_account(None)
-            if finding := next(findings_of(config, account, unit), ""):
-                return finding
-            if self.token:  # the file is written later
-                config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
-            check_all(config)
         except ConfigurationError as error:
             return str(error)
+        account, unit = service_account(None)
+        findings = findings_of(config, account, unit)
+        if finding := next((one for one in findings if one.startswith(tables or "")), ""):
+            return finding
+        if self.token:  # the file is written later
+            config = replace(config, auth=replace(config.auth, tokens_file=None, anonymous=True))
+        try:
+            check_all(config)
+        except ConfigurationError as error:
+            return str(error) if error.table.startswith(tables or "") else ""
         return ""
 
 
@@ -152,16 +161,24 @@ def command(arguments: argparse.Namespace) -> int:
     setup = _begin(arguments)
     for question in (_callers, _broker, _models):
         question(setup)
+    if problem := setup.check():
+        raise ConfigurationError(f"nothing is written: {problem}")
     files = _files(setup)
     restart = arguments.restart and not arguments.dry_run
     if not arguments.dry_run:
-        restart = restart or (setup.asks and setup.is_installed and _yes("Restart the service now", "yes"))
+        restart = restart or (
+            setup.asks and setup.is_installed and is_booted() and _yes("Restart the service now", "yes")
+        )
         _write(setup, files)
-        if restart or DROP_IN in files:
+    restarted = False
+    try:
+        if not arguments.dry_run and (restart or DROP_IN in files):
             _systemctl("daemon-reload")
         if restart:
             _systemctl("restart", "edge-gateway")
-    _print(setup, files, restarted=restart)
+            restarted = True
+    finally:  # the token is not shown again
+        _print(setup, files, restarted=restarted)
     return 0
 
 
@@ -202,55 +219,85 @@ def _begin(arguments: argparse.Namespace) -> Setup:
     path = Path(arguments.config) if arguments.config else None
     sources = read_sources(path)
     setup = Setup(arguments, service_account(None)[1], Config(), {})
+    if arguments.restart and not (setup.is_installed and is_booted()):
+        problem = "the service of this configuration is not installed here, or systemd does not run"
+        raise ConfigurationError(f"{problem}; leave it out, and start the gateway: edge-gateway run", key="--restart")
     setup.base = merge_config([source for source in sources if source.file != str(setup.file)], file=str(setup.main))
     folder = next(place for place in (setup.file.parent, *setup.file.parent.absolute().parents) if place.exists())
     if not arguments.dry_run and not (os.access(folder, os.W_OK) and (os.geteuid() == 0 or not setup.is_installed)):
         again = shlex.join(["sudo", "edge-gateway", *sys.argv[1:]])
         raise ConfigurationError(f"{folder} belongs to root; run: {again}")
     if mine := next((source for source in sources if source.file == str(setup.file)), None):
+        split = sources.index(mine) + 1
+        merge_config(sources[:split], file=str(setup.main))  # refuses what was edited by hand and is wrong
         setup.values = {table: dict(keys) for table, keys in mine.values.items()}
-        with contextlib.suppress(ConfigurationError):
-            setup.config()
-            return setup
-        setup.values = {}  # what was written once is wrong now: ask again
+        for later, table, key in list(setup.overrides(sources[split:])):
+            warn(f"{later.file} overrides the earlier answer {table}.{key}, which is left out")
+            setup.values[table].pop(key, None)
     return setup
 
 
 def _callers(setup: Setup) -> None:
-    base, tokens = setup.base, setup.main.with_name("tokens")
-    was_open = any(not address.private for address in setup.config().http_listen)
+    base, tokens, listen = setup.base, setup.main.with_name("tokens"), setup.config().http_listen
+    was_open = any(not address.private for address in listen)
+    has_tokens = bool(setup.present("auth", "tokens_file"))
 
     def take(text: str) -> str:
         if text not in {"device", "network"}:
             return "answer device or network"
-        if (text == "network") != was_open:
-            known = [str(address) for address in base.http_listen]
-            setup.set("http", "listen", list(NETWORK if text == "network" else DEFAULT_HTTP), known)
-        needs = text == "network" and not (base.auth.tokens_file or base.tls.client_ca)
+        host, opens = (EVERYWHERE, True) if text == "network" else (LOCAL, False)
+        moved = [str(one if one.path or one.private != opens else replace(one, host=host)) for one in listen]
+        if opens and all(one.path for one in listen):
+            moved.append(f"{EVERYWHERE}:{DEFAULT_PORT}")
+        setup.set("http", "listen", [*dict.fromkeys(moved)], [str(address) for address in base.http_listen])
+        needs = opens and not (base.auth.tokens_file or base.tls.client_ca) and (has_tokens or not base.auth.anonymous)
         setup.set("auth", "tokens_file", str(tokens) if needs else "", "")
         setup.set("auth", "grant", LOOPBACK if needs and not base.auth.grant else [], [])
         setup.token = new_token() if needs and not tokens.exists() else ""
-        return setup.check()
+        return setup.check("http", "auth")
 
     question = "Callers over HTTP: device (programs on it) or network (with a token)"
     setup.ask("listen", question, "network" if was_open else "device", take)
 
 
 def _broker(setup: Setup) -> None:
+    options = setup.arguments
+
     def take(text: str) -> str:
-        setup.set("mqtt", "url", "" if text == "off" else text, setup.base.mqtt.url)
         if text == "off":
+            if options.mqtt_username or options.mqtt_password_file:
+                return "--mqtt-username and --mqtt-password-file need a broker; name it, or leave them out"
+            setup.set("mqtt", "url", "", setup.base.mqtt.url)
             for key in ("username", "password_file"):
                 setup.values["mqtt"].pop(key, None)
-            return setup.check()
-        name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
-        if name != "none" or setup.arguments.mqtt_password_file:
-            usual = str(setup.main.with_name("mqtt-password"))
-            _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
-        return setup.check() or _connected(setup)
+            return setup.check("mqtt")
+        try:
+            broker_of(text)
+        except ConfigurationError as error:
+            return str(error)
+        setup.set("mqtt", "url", text, setup.base.mqtt.url)
+        return _credentials(setup) or setup.check("mqtt") or _connected(setup)
 
     question = "MQTT broker: mqtt://host:1883, mqtts://host:8883 or off"
     setup.ask("mqtt", question, setup.present("mqtt", "url") or "off", take)
+
+
+def _credentials(setup: Setup) -> str:
+    """Set user name and password file. Return the problem of a file that was named now, or ""."""
+    option, had = setup.arguments.mqtt_password_file, setup.present("mqtt", "username")
+    name = _credential(setup, "username", "User name at the broker (none: anonymous)", "none")
+    if name == "none" and not option:
+        if had:
+            setup.set("mqtt", "password_file", "", setup.base.mqtt.password_file or "")
+        return ""
+    usual = str(setup.main.with_name("mqtt-password"))
+    file = _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
+    if file == "none" or is_credential(file) or not (setup.asks or option):
+        return ""
+    if not file.startswith("/"):
+        return f"mqtt.password_file: {file}: name the file by its absolute path"
+    problem = f"mqtt.password_file: cannot be read: {file} is no file; write the password into its first line"
+    return "" if os.path.isfile(file) else problem  # noqa: PTH113  False for any name
 
 
 def _credential(setup: Setup, key: str, question: str, default: str) -> str:
@@ -283,16 +330,20 @@ def _models(setup: Setup) -> None:
         if not text.startswith("/"):
             return "name the folder by its absolute path"
         setup.set("models", "dir", "" if text == str(DEFAULT_MODELS) else text, setup.base.models.dir)
-        return setup.check()
+        return setup.check("models")
 
     def examples(text: str) -> str:
         if text not in {"yes", "no"}:
             return "answer yes or no"
         setup.set("models", "examples", text == "yes", setup.base.models.examples)
-        return setup.check()
+        return setup.check("models")
 
     setup.ask("models", "Folder of your models", setup.present("models", "dir") or str(DEFAULT_MODELS), folder)
-    if not setup.present("models", "dir"):
+    if folder_of_models := setup.present("models", "dir"):
+        if setup.arguments.examples:
+            problem = f"the examples serve only next to {DEFAULT_MODELS}, and [models] dir is {folder_of_models}"
+            raise ConfigurationError(f"nothing is written: {problem}; leave it out", key="--examples")
+    else:
         present = "yes" if setup.present("models", "examples") else "no"
         setup.ask("examples", "Serve the two examples too (yes, no)", present, examples)
 
@@ -331,7 +382,7 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
         found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
     found[setup.file] = (
         setup.text(),
-        PRIVATE_MODE,
+        PUBLIC_MODE,  # names and paths only: commands of every user read it
         ", ".join(f"{table}.{key}" for table, keys in setup.values.items() for key in keys) or "nothing: defaults",
     )
     if setup.is_installed:
@@ -341,7 +392,7 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
             min(memory, group_limit_bytes() or memory), profile.budget.memory_bytes if profile else 0
         )
         text = f"# Written by `edge-gateway setup`.\n[Service]\nMemoryHigh={high}M\nMemoryMax={most}M\n"
-        found[DROP_IN] = (text, 0o644, f"memory of the service: at most {most} MiB")
+        found[DROP_IN] = (text, PUBLIC_MODE, f"memory of the service: at most {most} MiB")
     return found
 
 
@@ -353,15 +404,21 @@ def _write(setup: Setup, files: Mapping[Path, tuple[str, int, str]]) -> None:
             durable.make_folder(file.parent, 0o755)
             with durable.replacing(file, mode, durable.temporary(file.parent)) as staged:
                 staged.write(text.encode())
-                if setup.unit and setup.is_installed and mode == PRIVATE_MODE:
-                    shutil.chown(staged.fileno(), group=setup.unit.group or setup.unit.user)
+                if setup.unit and os.geteuid() == 0 and mode == PRIVATE_MODE:
+                    group = service_account(None)[0].group
+                    shutil.chown(staged.fileno(), group=int(group) if group.isdecimal() else group)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def is_booted() -> bool:
+    """Return True if systemd runs here (sd_booted(3))."""
+    return Path("/run/systemd/system").is_dir()
+
+
 def _systemctl(*words: str) -> None:
     """Call systemctl where systemd runs. Raises ConfigurationError if it fails."""
-    if not Path("/run/systemd/system").is_dir():
+    if not is_booted():
         return
     done = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)  # noqa: S607
     if done.returncode:
@@ -369,18 +426,24 @@ def _systemctl(*words: str) -> None:
         raise ConfigurationError(f"the settings are written, but {problem}; see: journalctl -u edge-gateway -n 20")
 
 
+def _risks(config: Config) -> Iterator[str]:
+    if all(address.private for address in config.http_listen):
+        return
+    if not config.tls.cert:
+        yield "HTTP is not encrypted: others on the network can read requests and tokens; set [tls]"
+    if not (config.auth.tokens_file or config.tls.client_ca):
+        yield "anyone on the network may send requests, by [auth] anonymous = true; set tokens_file in its place"
+
+
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
-    config, dry = setup.config(), setup.arguments.dry_run
-    following = [] if restarted else ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
-    if config.auth.tokens_file:
-        following.append(
-            f"edge-gateway token new NAME    # and its line into {config.auth.tokens_file}: one more caller"
-        )
+    dry, risks = setup.arguments.dry_run, [*_risks(setup.config())]
+    following = [] if restarted else [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
+    if setup.is_installed and not restarted:
+        following = ["sudo systemctl restart edge-gateway    # or, the first time: enable --now"]
+    if tokens := setup.config().auth.tokens_file:
+        following.append(f"edge-gateway token new NAME    # and its line into {tokens}: one more caller")
     following.append("edge-gateway doctor    # what is missing on this device")
-    following.append(f"sudo cp -r MODEL {config.models.dir or DEFAULT_MODELS}/    # your models")
-    risks = []
-    if any(not address.private for address in config.http_listen) and not config.tls.cert:
-        risks.append("HTTP is not encrypted: others on the network can read requests and tokens; set [tls]")
+    following.append(f"sudo cp -r MODEL {setup.config().models.dir or DEFAULT_MODELS}/    # your models")
     if setup.arguments.json:
         written = [{"file": str(file), "what": what, "text": text} for file, (text, _, what) in files.items()]
         print_json({"written": not dry, "files": written, "token": setup.token or None, "restarted": restarted,

@@ -1,4 +1,4 @@
-"""Wait of a command for a gateway that starts and for a model that loads, with a line on stderr."""
+"""Wait of a command for a gateway that starts, and for a model that is read or loads, with a line on stderr."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import PurePath
+from glob import escape
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from gateway.common.domain.errors import Fault, RequestError, UnreachableError, suggest
+from gateway.common.domain.access import Address
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError, suggest
+from gateway.serving.cli.common import committed_settings
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError
 from gateway.serving.cli.remote import read_array
+from gateway.serving.config import load_config, models_folders
 
 Answer = TypeVar("Answer")
 PAUSE_S = 0.2
 START_S = 60.0
-"""Time that a start takes at most until it listens: vendor libraries and runtimes are asked before."""
+"""Time that a start takes at most until it listens: vendor libraries and runtimes are asked before. The time also
+for which a model that was put into a folder may be unknown."""
+ENDS = ("", ".*", "/**/*")
+"""Patterns of a model in a folder, after its name: a folder, a bare file, and what the folder holds."""
 
 
 class ModelWait:
@@ -42,7 +49,7 @@ class ModelWait:
                 if not (before or starting) or (starting and not self.pause("the gateway starts")):
                     raise
             except RequestError as error:
-                stage = self._stage(place, keys) if error.fault is Fault.UNAVAILABLE else ""
+                stage = self._stage(place, keys, error.fault)
                 if not (stage and self.pause(stage)):
                     raise self._explained(error, place, keys) from None
             else:
@@ -68,14 +75,27 @@ class ModelWait:
         if self._line and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def _stage(self, place: GatewayAddress, keys: Keys) -> str:
-        """Return what a model that loads waits for; "" if it does not load."""
+    def _stage(self, place: GatewayAddress, keys: Keys, fault: Fault) -> str:
+        """Return what a model waits for that loads, or that was put into a folder a moment ago; "" if neither."""
+        if not (fault is Fault.UNAVAILABLE or (fault is Fault.NOT_FOUND and self._is_new(place))):
+            return ""
         try:
             lines = [line for line in _index(place, keys) if line["name"] == self._model]
         except (RequestError, UnreachableError):
             return ""
         stages = [line["reason"] for line in lines if line["state"] == "LOADING"]
         return stages[-1] if stages else "" if lines else "the gateway reads its models"
+
+    def _is_new(self, place: GatewayAddress) -> bool:
+        """Return True if the model was put a moment ago into a folder that a gateway on this device serves."""
+        if not (place.unix or Address(place.host).private):
+            return False
+        try:
+            config = load_config(Path(self._config) if self._config else None, committed_settings())
+            found = (folder.glob(f"{escape(self._model)}{end}") for folder in models_folders(config) for end in ENDS)
+            return any(time.time() - entry.stat().st_ctime < START_S for entry in itertools.chain(*found))
+        except (ConfigurationError, OSError, ValueError, NotImplementedError):  # the name is no path in a folder
+            return False
 
     def _explained(self, error: RequestError, place: GatewayAddress, keys: Keys) -> RequestError:
         """Return the refusal; for an unknown model with the names of those that the gateway has."""

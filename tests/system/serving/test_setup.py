@@ -60,8 +60,9 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    (tmp_path / "edge-gateway.toml").touch()
+def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    """Yield setup over a main file with the test's settings of `[mqtt]`."""
+    (tmp_path / "edge-gateway.toml").write_text(f"[mqtt]\nkeepalive_s = 20\n{getattr(request, 'param', '')}")
     terminal = Terminal(tmp_path)
     yield terminal
     terminal.process.kill()
@@ -86,7 +87,6 @@ def test_wrong_answers_are_asked_again_with_the_reason(terminal: Terminal, broke
     terminal.wait("answer device or network")
     terminal.answer("[device]: ", "network")
     terminal.answer("or off [off]: ", "http://broker")
-    terminal.answer("[none]: ", "")
     terminal.wait("mqtt.url: ")
     terminal.answer("or off [off]: ", broker.url)
     terminal.answer("[none]: ", "me")
@@ -107,6 +107,22 @@ def test_wrong_answers_are_asked_again_with_the_reason(terminal: Terminal, broke
     written = tomllib.loads((tmp_path / "conf.d" / "50-setup.toml").read_text())
     assert written["mqtt"] == {"url": broker.url, "username": "me", "password_file": str(password)}
     assert written["models"] == {"examples": False}
+
+
+@pytest.mark.parametrize(
+    "terminal", ["url = 'mqtt://127.0.0.1:1'\nusername = 'me'\npassword_file = '/etc/passwd'\n"], indirect=True
+)
+def test_a_user_with_a_password_becomes_anonymous(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.answer("[device]: ", "")
+    terminal.answer("or off [mqtt://127.0.0.1:1]: ", "")
+    terminal.answer("[me]: ", "none")
+    terminal.answer("Keep this broker all the same (yes, no) [no]: ", "yes")
+    terminal.answer("[/var/lib/edge-gateway/models]: ", "")
+    terminal.answer("[yes]: ", "")
+    code, _ = terminal.end()
+    assert code == 0, terminal.said
+    written = tomllib.loads((tmp_path / "conf.d" / "50-setup.toml").read_text())
+    assert written == {"mqtt": {"username": "", "password_file": ""}}
 
 
 def test_an_interrupt_leaves_nothing_written(terminal: Terminal, tmp_path: Path) -> None:

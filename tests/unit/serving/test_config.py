@@ -371,11 +371,22 @@ def test_what_is_no_regular_file_is_refused(files, tmp_path, kind):
         load_config(main)
 
 
+def test_a_user_who_may_not_read_a_file_gets_a_remedy_that_helps(tmp_path, monkeypatch):
+    def denied(*_arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(ConfigurationError, match=r"use sudo, or if it holds no secret: sudo chmod a\+r .*/edge\.toml"):
+        load_config(tmp_path / "edge.toml")
+
+
 def test_conf_d_that_is_no_folder_is_refused_and_an_absent_one_is_not(tmp_path):
     (tmp_path / "edge.toml").touch()
     assert len(load_config(tmp_path / "edge.toml").sources) == 1
     (tmp_path / "conf.d").touch()
-    with pytest.raises(ConfigurationError, match=r"conf\.d: cannot be read: Not a directory; use sudo, or: sudo chgrp"):
+    with pytest.raises(
+        ConfigurationError, match=r"conf\.d: cannot be read: Not a directory; move it away; conf.d is a folder"
+    ):
         load_config(tmp_path / "edge.toml")
 
 

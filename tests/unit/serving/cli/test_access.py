@@ -184,7 +184,10 @@ def test_accounts_are_looked_up():
     root = account_of("root", groups=["daemon"])
     assert (root.name, root.uid, root.group) == ("root", 0, "root")
     assert root.gids >= {0, *account_of("daemon").gids}
-    with pytest.raises(ConfigurationError, match="no-such-user: this system has no such user or group"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"no-such-user: this system has no such user or group .*; make the service's: sudo systemd-sysusers;",
+    ):
         account_of("no-such-user")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.cli import main
 from gateway.common.domain.access import read_tokens, token_digest
+from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.cli.service_user import UnitAccount, caller
 from gateway.serving.cli.setup import memory_limits, toml_text
 from gateway.serving.config import LEAST_MEMORY_MIB, load_config
 
@@ -53,7 +56,7 @@ def test_without_options_the_defaults_stay(folder: Path, run: Run) -> None:
     report = run()
     assert written(folder) == {}
     assert [entry["file"] for entry in report["files"]] == [f"{folder}/conf.d/50-setup.toml"]
-    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o640
+    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o644
     assert left(folder) == {"edge-gateway.toml", "conf.d/50-setup.toml"}
 
 
@@ -106,7 +109,12 @@ def test_values_of_other_files_are_not_repeated_and_can_be_overridden(folder: Pa
         (("--mqtt", "http://127.0.0.1"), "mqtt.url: "),
         (("--mqtt", "mqtt://me:word@127.0.0.1", "--no-check"), "mqtt.url: "),
         (("--mqtt", "mqtt://127.0.0.1:1"), "the broker at mqtt://127.0.0.1:1 cannot be used"),
-        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/nowhere", "--no-check"), "username: "),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/nowhere", "--no-check"), "/nowhere is no file"),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "word", "--no-check"), "by its absolute path"),
+        (("--mqtt", "mqtt://127.0.0.1:1", "--mqtt-password-file", "/etc/passwd", "--no-check"), "username: "),
+        (("--mqtt-username", "me"), "--mqtt-username and --mqtt-password-file need a broker"),
+        (("--mqtt", "off", "--mqtt-password-file", "/etc/passwd"), "need a broker"),
+        (("--models", "/etc", "--examples", "no"), "the examples serve only next to /var/lib/edge-gateway/models"),
     ],
 )
 def test_a_wrong_option_leaves_nothing_behind(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
@@ -132,17 +140,40 @@ def test_a_wrong_configuration_is_named_before_anything_is_asked(folder: Path, r
     assert left(folder) == {"edge-gateway.toml"}
 
 
-def test_an_answer_of_earlier_that_is_wrong_now_is_replaced(folder: Path, run: Run) -> None:
+def test_earlier_answers_stay_if_a_later_file_overrides_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "conf.d").mkdir()
-    (folder / "conf.d" / "50-setup.toml").write_text("[http]\nno_such = 1\n")
-    run("--examples", "no")
-    assert written(folder) == {"models": {"examples": False}}
+    (folder / "conf.d" / "50-setup.toml").write_text(
+        "[mqtt]\nurl = 'mqtt://a'\nusername = 'me'\n[models]\nexamples = true\n"
+    )
+    (folder / "conf.d" / "90-late.toml").write_text("[mqtt]\nurl = 'mqtt://b'\n")
+    assert main(["setup", "--yes", "--config", str(folder / "edge-gateway.toml"), "--examples", "no"]) == 0
+    assert written(folder) == {"mqtt": {"username": "me"}, "models": {"examples": False}}
+    assert "conf.d/90-late.toml overrides the earlier answer mqtt.url, which is left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[http]\nno_such = 1\n", ":2: http.no_such: unknown key"),
+        ("x = 1\n", ":1: x: unknown key"),
+        ("http = 1\n", ":1: http: must be a table"),
+        ("[[mqtt]]\nurl = 'mqtt://a'\n", ": mqtt: must be a table"),
+        ("[mqtt]\nurl = 2031-05-09\n", ":2: mqtt.url: must be a string"),
+    ],
+)
+def test_answers_that_were_edited_by_hand_and_are_wrong_are_named_and_stay(
+    folder: Path, run: Run, text: str, said: str
+) -> None:
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d" / "50-setup.toml").write_text(text)
+    assert f"50-setup.toml{said}" in run("--examples", "no", code=2)["error"]
+    assert (folder / "conf.d" / "50-setup.toml").read_text() == text
 
 
 def test_a_dry_run_shows_the_files_and_writes_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["setup", "--yes", "--dry-run", "--examples", "no", "--config", str(folder / "edge-gateway.toml")]
     assert main(words) == 0
-    assert f"==== {folder}/conf.d/50-setup.toml, mode 0640" in (said := capsys.readouterr().out)
+    assert f"==== {folder}/conf.d/50-setup.toml, mode 0644" in (said := capsys.readouterr().out)
     assert "[models]\nexamples = false\n" in said
     assert left(folder) == {"edge-gateway.toml"}
 
@@ -191,3 +222,99 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 )
 def test_what_is_written_is_read_back(values: dict[str, dict[str, Any]]) -> None:
     assert tomllib.loads(toml_text(values)) == {table: keys for table, keys in values.items() if keys}
+
+
+@pytest.fixture
+def unit(monkeypatch: pytest.MonkeyPatch) -> UnitAccount:
+    """Return a unit of this user, that is installed."""
+    unit = UnitAccount(str(os.geteuid()), str(os.getegid()))
+    monkeypatch.setattr("gateway.serving.cli.setup.service_account", lambda _user: (caller(), unit))
+    return unit
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_installed_configuration_is_known_by_any_of_its_names(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    monkeypatch.setattr("gateway.serving.cli.setup.DEFAULT_FILE", folder.parent / "link" / "edge-gateway.toml")
+    assert run("--dry-run")["files"][-1]["file"].endswith("/50-memory.conf")
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_service_can_read_tokens_of_every_configuration(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "chown", lambda _file, group: groups.append(group))
+    run("--listen", "network")
+    assert groups == [caller().group]
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_token_is_shown_although_the_restart_fails(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_words: str) -> None:
+        raise ConfigurationError("the settings are written, but systemctl failed")
+
+    main_file = folder / "edge-gateway.toml"
+    monkeypatch.setattr("gateway.serving.cli.setup.DEFAULT_FILE", main_file)
+    monkeypatch.setattr("gateway.serving.cli.setup.DROP_IN", folder / "50-memory.conf")
+    monkeypatch.setattr("gateway.serving.cli.setup._systemctl", fail)
+    monkeypatch.setattr("gateway.serving.cli.setup.is_booted", lambda: True)
+    words = ["setup", "--yes", "--json", "--listen", "network", "--restart", "--config", str(main_file)]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    tokens = read_tokens((folder / "tokens").read_text(), "tokens")
+    assert token_digest(json.loads(said.out)["token"]) in tokens.by_digest
+    assert (json.loads(said.out)["restarted"], "systemctl failed" in said.err) == (False, True)
+
+
+def test_a_gateway_that_is_open_on_purpose_stays_as_it_is(folder: Path, run: Run) -> None:
+    (folder / "edge-gateway.toml").write_text("[http]\nlisten = ['0.0.0.0:9000']\n[auth]\nanonymous = true\n")
+    assert any("anyone on the network may send requests" in risk for risk in run("--examples", "no")["risks"])
+    assert written(folder) == {"models": {"examples": False}}
+    assert left(folder) == {"edge-gateway.toml", "conf.d/50-setup.toml"}
+
+
+def test_tokens_stay_where_another_file_permits_anonymous_callers_later(folder: Path, run: Run) -> None:
+    run("--listen", "network")
+    (folder / "edge-gateway.toml").write_text("[auth]\nanonymous = true\n")
+    run("--examples", "no")
+    assert written(folder)["auth"]["tokens_file"] == f"{folder}/tokens"
+
+
+@pytest.mark.parametrize(
+    ("listen", "network"),
+    [
+        (["127.0.0.1:9000"], ["0.0.0.0:9000"]),
+        (["unix:/run/h.sock", "[::1]:9000", "127.0.0.1:9000"], ["unix:/run/h.sock", "0.0.0.0:9000"]),
+        (["unix:/run/h.sock"], ["unix:/run/h.sock", "0.0.0.0:8000"]),
+        (["off"], ["0.0.0.0:8000"]),
+    ],
+)
+def test_the_ports_of_the_other_files_stay(folder: Path, run: Run, listen: list[str], network: list[str]) -> None:
+    (folder / "edge-gateway.toml").write_text(f"[http]\nlisten = {listen}\n")
+    run("--listen", "network")
+    assert written(folder)["http"] == {"listen": network}
+    run("--listen", "device")
+    assert all(address.private for address in load_config(folder / "edge-gateway.toml").http_listen)
+
+
+def test_a_user_name_in_a_file_stays_with_its_password(folder: Path, run: Run) -> None:
+    text = "[mqtt]\nurl = 'mqtt://a'\nusername_file = '/etc/passwd'\npassword_file = '/etc/passwd'\n"
+    (folder / "edge-gateway.toml").write_text(text)
+    run("--examples", "no")
+    assert written(folder) == {"models": {"examples": False}}
+
+
+def test_an_earlier_answer_that_is_wrong_now_can_be_replaced(folder: Path, run: Run) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    run("--models", str(folder / "one"))
+    (folder / "one").rmdir()
+    assert f"{folder}/one is no folder" in run("--listen", "network", code=2)["error"]
+    run("--listen", "network", "--models", str(folder / "two"))
+    assert written(folder)["models"] == {"dir": str(folder / "two")}
