@@ -6,6 +6,7 @@ sample `packaging/edge-gateway-reference.toml` has every setting; a test loads i
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import platform
@@ -240,16 +241,23 @@ def read_source(text: str, file: str) -> Source:
 
 
 def _built(values: typing.Mapping[str, Any], sources: typing.Sequence[Source], file: str) -> Config:
-    tables = only_tables(Table(values, file=file, sources=sources), SECTIONS)
+    tables = only_tables(Table(values, file=file, sources=sources), SECTIONS, _tables_with)
     config = Config(
         file=file,
         sources=tuple(sources),
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
-        **{name: read_settings(SECTIONS[name], table, SECTIONS) for name, table in tables.items()},
+        **{name: read_settings(SECTIONS[name], table, _tables_with) for name, table in tables.items()},
     )
     _check_shares(config, tables["shares"])
     return config
+
+
+def _tables_with(key: str) -> list[str]:
+    """Return the tables that have a key; `grpc_listen` of Config is the key `listen` of the table `grpc`."""
+    given = {spec.name for spec in dataclasses.fields(Config)}
+    fields = {name: {spec.name for spec in dataclasses.fields(kind)} for name, kind in SECTIONS.items()}
+    return [name for name in fields if key in fields[name] or f"{name}_{key}" in given]
 
 
 def _check_shares(config: Config, table: Table) -> None:

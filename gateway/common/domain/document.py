@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from gateway.common.domain.errors import ConfigurationError, suggest
 from gateway.common.domain.python310 import tomllib
+from gateway.common.domain.redaction import SECRET_SETTING, without_secrets
 
 NUMBER_LIMIT = 1e300
 """Largest magnitude of an array's numbers: finite, and an integer that converts to float."""
@@ -22,9 +23,9 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{KEY_PARTS_LIMIT}}}")
 
 _HEADER = re.compile(r"\s*(\[\[?)([\w.\"' -]+)\]\]?\s*(?:#.*)?$")
-_STATEMENT = re.compile(r"""\s*(["'\w.-]+)\s*=""")
-_SECRET = re.compile(r"""(?i)(://)[^/@\s]*(?=@)|((?:password|secret|token)["']?\s*[=:]\s*).*""")
-"""Values that an excerpt leaves out: the name and password of a URL, and settings of that name."""
+_STATEMENT = re.compile(rf"[ \t]*({_PART}(?:[ \t]*\.[ \t]*{_PART})*)[ \t]*=")
+_SHOWN = re.compile(rf"\s*\[|{_STATEMENT.pattern[:-1]}[=:]")
+"""Lines that an excerpt shows although the parser refuses them: others may be lines of a secret."""
 
 _EXAMPLE = datetime(2031, 5, 9, 12, tzinfo=timezone.utc)
 _REQUIRED: Any = object()
@@ -59,21 +60,25 @@ class Source:
             lines = [number for number in lines if tables[number - 1] == table]
         return lines[0] if len(lines) == 1 else None
 
-    def error(self, problem: str, table: str, key: str) -> ConfigurationError:
-        """Return the refusal of `key` of `table` in this file."""
+    def error(self, problem: str, table: str, key: str, *, is_known: bool = True) -> ConfigurationError:
+        """Return the refusal of `key` of `table` in this file; the value of an unknown key is not shown."""
         line = self.line(table, key) if key else None
-        more = excerpt(self.text, line, key)
+        more = excerpt(self.text, line, key, is_known=is_known)
         return ConfigurationError(problem, file=self.file, table=table, key=key, line=line, excerpt=more)
 
 
-def refusal(sources: Sequence[Source], problem: str, table: str = "", key: str = "") -> ConfigurationError:
+def refusal(
+    sources: Sequence[Source], problem: str, table: str = "", key: str = "", *, is_known: bool = True
+) -> ConfigurationError:
     """Return the refusal of a setting, with the last file that sets it, else its table, else the first file."""
     lists, bracket, _ = table.partition("[")  # a list of a later file replaces the whole of earlier ones
     for wanted in ((lists, ""),) if bracket else ((table, key), (table, "")):
         for source in reversed(sources):
             if any(wanted) and source.holds(*wanted):
-                return source.error(problem, table, key)
-    return sources[0].error(problem, table, key) if sources else ConfigurationError(problem, table=table, key=key)
+                return source.error(problem, table, key, is_known=is_known)
+    if not sources:
+        return ConfigurationError(problem, table=table, key=key)
+    return sources[0].error(problem, table, key, is_known=is_known)
 
 
 def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,12 +87,20 @@ def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     return {**values, **over, **{key: overlaid(values[key], over[key]) for key in both}}
 
 
-def excerpt(text: str, line: int | None, key: str) -> str:
-    """Return a line of `text` with its number and, below it, a marker of `key`; "" without a line."""
+def excerpt(text: str, line: int | None, key: str, *, is_known: bool = True) -> str:
+    """Return a line of `text` with its number and, below it, a marker of `key`; "" without a line.
+
+    Secrets are withheld: all that follows a key that is not known, whose name may be a misspelt "password".
+    """
     lines = text.splitlines()
     if line is None or not 0 < line <= len(lines):
         return ""
-    shown = _SECRET.sub(r"\1\2…", lines[line - 1].expandtabs(1))[:160]
+    whole = lines[line - 1].expandtabs(1)
+    if not key and not _SHOWN.match(whole):
+        return ""
+    begin = 0 if is_known else found.start() if (found := _setting(key).search(whole)) else len(whole)
+    end = (SECRET_SETTING if is_known else re.compile("[=:]")).search(whole, begin)
+    shown = f"{without_secrets(whole[: end.end()])[:160]} …" if end else without_secrets(whole)[:160]
     found = _setting(key).search(shown) if key else None
     begin = shown.index(key.partition("[")[0], found.start()) if found else len(shown) - len(shown.lstrip())
     marker = "^" * len(key.partition("[")[0] if found else shown.strip())
@@ -114,9 +127,10 @@ def parse_toml(text: str, file: str, *, remedy: str = "join them") -> dict[str, 
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
         problem = ""
-        if twice := re.match(r"Cannot (declare|overwrite)", str(error)):
+        twice = re.match(r"Cannot (declare|overwrite|mutate)|Duplicate", str(error))
+        if twice:
             line, problem = _second(text, line, is_table=twice[1] == "declare")
-        problem = f"{problem}; {remedy} (EG-102)" if problem else f"not valid TOML: {error} (EG-102)"
+        problem = f"{problem or f'not valid TOML: {error}'}{f'; {remedy}' if twice else ''} (EG-102)"
         raise ConfigurationError(problem, file=file, line=line, excerpt=excerpt(text, line, "")) from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise ConfigurationError(f"not valid TOML: {error}", file=file) from None
@@ -227,7 +241,8 @@ class Table:
         for key in self._values:
             others = " or ".join(f"[{table}]" for table in elsewhere(key))
             remedy = f"; it is a setting of {others}" if others else suggest(key, (*self._asked, *known))
-            self.refuse(key, f"unknown key{remedy or '; remove it or correct its spelling'} (EG-101)")
+            problem = f"unknown key{remedy or '; remove it or correct its spelling'} (EG-101)"
+            raise refusal(self._sources, problem, self.name, key, is_known=False)
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise ConfigurationError for `key` of this table."""
@@ -294,13 +309,21 @@ def _second(text: str, line: int | None, *, is_table: bool) -> tuple[int | None,
 
     The parser reports the end of the second one.
     """
-    lines, tables, form = text.splitlines(), _tables(text), _HEADER if is_table else _STATEMENT
-    names = [found[form.groups] if (found := form.match(line)) else "" for line in lines]
-    second = next((number for number in range(line or len(lines), 0, -1) if names[number - 1]), 0)
-    wanted = names[second - 1], tables[second - 1]
-    first = next((number for number in range(1, second) if (names[number - 1], tables[number - 1]) == wanted), 0)
-    what = f"the table [{wanted[0]}]" if is_table else f"the setting {wanted[0]}"
-    return (second, f"{what} is written twice, in lines {first} and {second}") if first else (line, "")
+    rows, names = list(zip(text.splitlines(), _tables(text), strict=True)), list[tuple[str, str]]()
+    for row, table in rows:  # names of the table or setting, and of the table that it is in
+        statement = None if (header := _HEADER.match(row)) else _STATEMENT.match(row)
+        parts = [part.strip("\"'") for part in re.findall(_PART, statement[1])] if statement else []
+        names.append((table, "") if header else (".".join(filter(None, (table, *parts))) if parts else "", table))
+    wants = _HEADER if is_table else _STATEMENT
+    second = next((at for at in range((line or len(rows)) - 1, -1, -1) if names[at][0] and wants.match(rows[at][0])), 0)
+    wanted = names[second][0]
+    for first, (name, table) in enumerate(names[:second]):
+        implied = is_table and name.startswith(f"{wanted}.") and _STATEMENT.match(rows[first][0])
+        if name == wanted or (implied and not f"{table}.".startswith(f"{wanted}.")):
+            named = re.sub(r"\[\d+\]", "", wanted)
+            what = f"the table [{named}]" if is_table else f"the setting {named}"
+            return second + 1, f"{what} is written twice, in lines {first + 1} and {second + 1}"
+    return line, ""
 
 
 def _value_text(value: object) -> str:
@@ -309,6 +332,6 @@ def _value_text(value: object) -> str:
     Python writes no integer of more than 4,300 digits as decimals, and TOML has them in hexadecimal.
     """
     try:
-        return f"{value!r:.80}"
+        return f"{without_secrets(repr(value)):.80}"
     except ValueError:
         return "an integer of too many digits"

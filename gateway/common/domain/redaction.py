@@ -13,17 +13,21 @@ WITHHELD = "[withheld]"
 _BEHEADED = re.compile(r"\A(?:(?!-----BEGIN ).)*?-----END [^-]{1,60}-----", re.DOTALL)
 """End of a PEM block whose beginning was cut off with earlier lines."""
 _BLOCK = re.compile(r"-----BEGIN [^-]{1,60}-----.*?(?:-----END [^-]{1,60}-----|\Z)", re.DOTALL)
-_NAME = r"""(?: token | passw(?:or)?d | passphrase | passcode | secret | credential | signature
-    | (?:api|access|private)[-_]?key ) (?: s | [-_][\w-]{1,40} )?"""
+_NAME = r"""(?: token | passw(?:or)?[dt] | passphrase | passcode | kennwort | secret | credential | signature
+    | (?:api|access|private)[-_]?key | (?<![a-z])(?:pass|pwd) ) (?: s | [-_][\w-]{1,40} )?"""
 _KEY = re.compile(rf"(?ix) {_NAME} $")
+SECRET_SETTING = re.compile(rf"""(?ix) {_NAME} ["']? [ \t]* [:=]""")
+"""Name and sign of a setting that has a secret, or the file of one, as its value."""
 _QUOTED = r"""[bru]{0,2} (?: (?P<deep>\\{0,16})" .*? (?: (?<!\\)(?P=deep)" | $ ) | ' .*? (?: (?<!\\)' | $ ) )"""
 """Quoted value up to its closing quote, at any depth of JSON within JSON, or up to the end of the line."""
 _NAMED = re.compile(
-    rf"""(?imx) ({_NAME} \\*["']? [ \t]* [:=] [ \t]*) (?: (?:bearer|basic) [ \t]+ )? (?: {_QUOTED} | [^\s&]+ )"""
+    rf"""(?imx) ({_NAME} \\*["']? [ \t]* [:=] [ \t]*) (?: (?:bearer|basic) [ \t]+ )? (?: {_QUOTED} | \[.* | [^\s&]+ )"""
 )
 _HEADER = re.compile(rf"""(?imx) ((?:authorization|cookie) \\*["']? [ \t]* [:=] [ \t]*) (?: {_QUOTED} | .+ )""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USER = re.compile(r"(?<=://)[^/\s]+@")
+_ADDRESS = re.compile(r"""(?<=://)[^\s'"]+""")
+"""Rest of a URL: a password may contain "/" and "@", so that all before the last "@" is withheld."""
 _KNOWN = re.compile(r"\bef[a-z]_[A-Za-z0-9_-]{8,}|\beyJ[\w-]{5,500}\.[\w-]{5,}(?:\.[\w-]*)?")
 """Tokens of a fleet, and JSON web tokens."""
 _LONG = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
@@ -38,7 +42,8 @@ def without_secrets(text: str) -> str:
     for named in (_HEADER, _NAMED):
         text = named.sub(rf"\1{WITHHELD}", text)
     text = _BEARER.sub(rf"\1 {WITHHELD}", text)
-    text = _KNOWN.sub(WITHHELD, _USER.sub(f"{WITHHELD}@", text))
+    text = _ADDRESS.sub(_without_user, _USER.sub(f"{WITHHELD}@", text))
+    text = _KNOWN.sub(WITHHELD, text)
     return _LONG.sub(_without_opaque, text)
 
 
@@ -49,11 +54,16 @@ def value_without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             without_secrets(key): WITHHELD
-            if isinstance(inner, str) and _KEY.search(key)
+            if isinstance(inner, str | list | dict) and inner and _KEY.search(key)
             else value_without_secrets(inner)
             for key, inner in value.items()
         }
     return [value_without_secrets(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _without_user(found: re.Match[str]) -> str:
+    """Withhold name and password of a URL. A single regular expression would take quadratic time on long texts."""
+    return f"{WITHHELD}@{found[0].rpartition('@')[2]}" if "@" in found[0] else found[0]
 
 
 def _without_opaque(found: re.Match[str]) -> str:

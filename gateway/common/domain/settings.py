@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ SIGNED: Mapping[str, float] = types.MappingProxyType({"low": -NUMBER_LIMIT})
 """`metadata` of a float field that may be negative."""
 
 S = TypeVar("S")
+TablesWith = Callable[[str], Sequence[str]]
 
 
 def sections(config: type[Any]) -> dict[str, type[Any]]:
@@ -40,10 +41,10 @@ def read_tables(text: str, file: str, names: Mapping[str, type[Any]]) -> dict[st
     return only_tables(read_document(text, file), names)
 
 
-def only_tables(top: Table, names: Mapping[str, type[Any]]) -> dict[str, Table]:
+def only_tables(top: Table, names: Mapping[str, type[Any]], elsewhere: TablesWith | None = None) -> dict[str, Table]:
     """Take the tables of a document by name, as `read_tables` does. Raises ConfigurationError."""
     tables = take_tables(top, names)
-    top.finish(elsewhere=partial(_tables_with, names))
+    top.finish(elsewhere=elsewhere or partial(_tables_with, names))
     return tables
 
 
@@ -52,11 +53,11 @@ def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
     return {name: top.table(name) or Table({}, file=top.file, name=name) for name in names}
 
 
-def read_settings(settings: type[S], table: Table, others: Mapping[str, type[Any]] | None = None) -> S:
+def read_settings(settings: type[S], table: Table, elsewhere: TablesWith = lambda _key: ()) -> S:
     """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    `others`: the dataclasses of all tables, of which an error names the one that has an unknown key. Raises
-    ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
+    `elsewhere` returns the tables that have an unknown key. Raises ConfigurationError with file, table and key, also if
+    the dataclass itself refuses a value.
     """
     hints = typing.get_type_hints(settings)
     values = {
@@ -68,7 +69,7 @@ def read_settings(settings: type[S], table: Table, others: Mapping[str, type[Any
     for name in filter(left.__contains__, constants(settings) if left else ()):
         what = f"the constant {settings.__module__}.{settings.__name__}.{name} ({getattr(settings, name)!r:.80})"
         table.refuse(name, f"is not a setting but {what}; take this key out")
-    table.finish(_fields(settings), partial(_tables_with, others or {}))
+    table.finish(_fields(settings), elsewhere)
     try:
         return settings(**values)
     except ConfigurationError as error:

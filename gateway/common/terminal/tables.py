@@ -91,13 +91,15 @@ def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:
     lines = [f"{subject}: {text}" for subject, text in texts]
     if lines:
         print()
-    for line in map(plain, lines):
-        print(_wrapped(line) if sys.stdout.isatty() else line)
+    print_lines(lines)
 
 
-def _wrapped(line: str) -> str:
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of text, wrapped on a terminal; no word is broken."""
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    whole = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    for line in map(plain, lines):
+        print(whole.fill(line) if sys.stdout.isatty() else line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,17 @@ def command(arguments: argparse.Namespace) -> int:
     examination = Examination(arguments)
     examination.carry_out(silent=arguments.json)
     if arguments.bundle:
-        from gateway.serving.cli.bundle import write_bundle
+        from gateway.serving.cli.bundle import print_bundle, write_bundle
 
         documents: dict[str, Callable[[], Any]] = {"doctor.json": examination.document}
         if examination.surveyed is not None:
             documents["probe.json"] = partial(probe.document, examination.surveyed)
-        write_bundle(arguments.bundle, examination.device, documents)
+        written = write_bundle(arguments.bundle, examination.device, documents)
+        if arguments.json:
+            files = [{"file": title, "bytes": int(size or 0), "remark": remark} for title, size, remark in written]
+            print_json({**examination.document(), "bundle": {"file": arguments.bundle, "files": files}})
+        else:
+            print_bundle(arguments.bundle, written)
     elif arguments.json:
         print_json(examination.document())
     else:

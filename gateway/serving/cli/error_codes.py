@@ -30,7 +30,7 @@ def print_entry(named: str) -> int:
     known, number = entries(), named.upper().removeprefix("EG-")
     code = f"EG-{number}"
     if code not in known:
-        wanted = int(number) if number.isdecimal() else 0
+        wanted = int(number[:4]) if number.isdecimal() else 0
         close = sorted(known, key=lambda each: abs(int(each.removeprefix("EG-")) - wanted))[:3]
         nearest = "; ".join(f"{each}: {known[each][0]}" for each in close)
         raise ConfigurationError(f"no error has the code {named!r:.40}; nearest are {nearest}", table="doctor")

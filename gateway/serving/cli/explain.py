@@ -13,7 +13,7 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, untried
-from gateway.common.terminal.tables import mark, print_json, print_table, progress
+from gateway.common.terminal.tables import mark, print_json, print_lines, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import configured, root_folder, warn
 from gateway.serving.cli.running import RunningGateway, ask_running, sentences, served_json
@@ -54,8 +54,9 @@ async def _explain(arguments: argparse.Namespace) -> int:
     else:
         marked = None if obstacle else chosen
         _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, marked, config.selection)
-        print(f"\n{_decision(candidates, chosen, config.selection.objective, obstacle)}")
-        print("\n".join(sentences(running, release.name)))
+        print()
+        print_lines(_decision(candidates, chosen, config.selection.objective, obstacle).split("\n"))
+        print_lines(sentences(running, release.name))
     return 1 if obstacle else 0
 
 
@@ -65,7 +66,7 @@ def _report(running: RunningGateway, arguments: argparse.Namespace) -> int:
         served = served_json(running, running.of(arguments.model))
         print_json({"model": arguments.model, "serving": served})
     else:
-        print("\n".join(sentences(running, arguments.model)))
+        print_lines(sentences(running, arguments.model))
     return 0 if any(one.state == "READY" for one in running.of(arguments.model)) else 1
 
 
@@ -154,17 +155,15 @@ def _print(
     selection: SelectionSettings,
 ) -> None:
     signed = "signed" if release.signed else "unsigned"
-    print(
-        f"{release.name} version {release.version} ({signed}) on profile {profile}, objective {selection.objective}\n"
-    )
+    of = f"{release.name} version {release.version} ({signed})"
+    print_lines([f"{of} on profile {profile}, objective {selection.objective}", ""])
     columns = ("rank", "variant", "accelerator", "fits", "level", "p50 µs", "p99 µs", "CPU µs", "MiB")
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
     if release.manifest and release.manifest.orientation:
-        print(_ORIENTATIONS[release.manifest.orientation])
-    for line in remarks(release, candidates):
-        print(line)
+        print_lines([_ORIENTATIONS[release.manifest.orientation]])
+    print_lines(remarks(release, candidates))
 
 
 def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objective: str, obstacle: str) -> str:

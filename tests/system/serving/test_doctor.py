@@ -128,6 +128,13 @@ def test_a_broken_configuration_is_the_first_finding_and_the_rest_is_examined(tm
     assert (examined["memory"], examined["models"]) == (None, None)
 
 
+def test_a_file_that_is_absent_is_a_finding_with_a_remedy(tmp_path: Path) -> None:
+    command = [*RUN, "--json", "--config", "/absent.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, env=environ(tmp_path))
+    first = json.loads(done.stdout)["findings"][0]
+    assert first["remedy"] == "put a file there, or name another one (EG-110)"
+
+
 def test_a_check_that_hangs_does_not_hang_doctor(tmp_path: Path) -> None:
     code = (
         "import sys, threading\nfrom gateway.serving.cli import doctor\nfrom gateway.cli import main\n"

@@ -99,6 +99,17 @@ def test_errors_name_file_table_key_and_line(text, said):
     assert said in refused(text)
 
 
+@pytest.mark.parametrize("table", ["limits", "gateway"])
+def test_the_tables_that_have_a_setting_are_named(table):
+    said = refused(f"[{table}]\nlisten = 1\n")
+    assert "it is a setting of [control] or [grpc] or [http]" in said
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path):
+    (tmp_path / "edge.toml").write_bytes(b"\xef\xbb\xbf[gateway]\r\nid = 'hall'\r\n")
+    assert load_config(tmp_path / "edge.toml").gateway.id == "hall"
+
+
 def test_routes_are_built():
     (route,) = parse_config(ROUTE, "").mqtt.route
     assert route == MqttRoute("wrists", ("a/+",), "activity", hop_rows=50)
@@ -127,7 +138,7 @@ def test_files_that_cannot_be_read(tmp_path, content):
 
 @pytest.mark.parametrize("name", ["", "absent"])
 def test_a_file_that_is_none(tmp_path, name):
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read: .*; put a file there, or name another one \(EG-110"):
         load_config(tmp_path / name)
 
 

@@ -13,6 +13,8 @@ from gateway.common.domain.document import refusal as place
 from gateway.common.domain.errors import ConfigurationError
 from tests.simulators.examples import examples
 
+MARKED = "      | ^^^^^^^^^^^"
+
 
 def doc(text: str) -> Table:
     return read_document(text, "f.toml")
@@ -200,12 +202,19 @@ def test_what_is_no_such_key_is_read_at_once(text: str) -> None:
         ("a = 1\na = 2", "f.toml:2: the setting a is written twice, in lines 1 and 2; join them"),
         (
             "[a]\nx = 1\n[b]\nx = 1\n y=2\ny =[\n 3,\n 4]\n",
-            "f.toml:6: the setting y is written twice, in lines 5 and 6",
+            "f.toml:6: the setting b.y is written twice, in lines 5 and 6",
         ),
         ("[a]\nx = 1\n\n[b]\n[a] # again\ny = 2\n", "f.toml:5: the table [a] is written twice, in lines 1 and 5; join"),
         ("[[r]]\n[r.t]\n[[r]]\n[r.t]\n[r.t]\n", "f.toml:5: the table [r.t] is written twice, in lines 4 and 5"),
-        ("a = {x = 1}\n[a]\ny = 1\n", "f.toml:2: not valid TOML: Cannot declare ('a',) twice"),
-        ("[a]\n[[a]]\n", "f.toml:2: not valid TOML: Cannot overwrite a value"),
+        ("a = {x = 1}\n[a]\ny = 1\n", "f.toml:2: the table [a] is written twice, in lines 1 and 2; join them"),
+        ("[ a ]\nx = 1\n[a]\n", "f.toml:3: the table [a] is written twice, in lines 1 and 3; join them"),
+        ("[a]\nx = 1\n[ 'a' ]\n", "f.toml:3: the table [a] is written twice, in lines 1 and 3; join them"),
+        ("b.x = 1\na.x = 1\n[a]\ny = 1\n", "f.toml:3: the table [a] is written twice, in lines 2 and 3; join them"),
+        ("[a.b]\nx = 1\n[a]\n[a]\n", "f.toml:4: the table [a] is written twice, in lines 3 and 4; join them"),
+        ("'a' . b = 1\na.\"b\" = 2", "f.toml:2: the setting a.b is written twice, in lines 1 and 2; join them"),
+        ("[a.b]\n[a]\nb = 2", "f.toml:3: the setting a.b is written twice, in lines 1 and 3; join them"),
+        ("[a]\n[[a]]\n", "f.toml:2: not valid TOML: Cannot overwrite a value (at line 2, column "),
+        ("a = {x = 1}\na.y = 1\n", "f.toml:2: not valid TOML: Cannot mutate immutable namespace ('a',)"),
     ],
 )
 def test_what_is_written_twice_is_refused_with_both_lines(text: str, said: str) -> None:
@@ -220,16 +229,48 @@ def test_what_is_written_twice_is_refused_with_both_lines(text: str, said: str) 
         (
             "[grpc]\n  lissen = 3 # here\n",
             lambda top: top.table("grpc").finish(),
-            "    2 |   lissen = 3 # here\n      |   ^^^^^^",
+            "    2 |   lissen = …\n      |   ^^^^^^",
         ),
-        ("x = 1\n[b]\ny=1\n[c]\ny=2\n", lambda top: top.table("c").finish(), "    5 | y=2\n      | ^"),
-        ("[[r]]\nk=1\n[[r]]\nk=2\n", lambda top: top.tables("r")[1].finish(), "    4 | k=2\n      | ^"),
-        ("url = 'mqtt://me:word@host'", lambda top: top.finish(), "    1 | url = 'mqtt://…@host'\n      | ^^^"),
-        ("my_password = 'word' # x", lambda top: top.finish(), "    1 | my_password = …\n      | ^^^^^^^^^^^"),
+        ("x = 1\n[b]\ny=1\n[c]\ny=2\n", lambda top: top.table("c").finish(), "    5 | y= …\n      | ^"),
+        ("[[r]]\nk=1\n[[r]]\nk=2\n", lambda top: top.tables("r")[1].text("k"), "    4 | k=2\n      | ^"),
+        (
+            "url = ['mqtt://me:pa/ss@word@host']",
+            lambda top: top.text("url"),
+            "    1 | url = ['mqtt://[withheld]@host']\n      | ^^^",
+        ),
+        ("my_password = 3 # x", lambda top: top.text("my_password"), f"    1 | my_password = …\n{MARKED}"),
+        (
+            "x = {pass = 'word', key = 'word'}",
+            lambda top: top.table("x").finish(),
+            "    1 | x = {pass = …\n      |      ^^^^",
+        ),
+        ("[word]", lambda top: top.finish(), "    1 | [word]\n      |  ^^^^"),
     ],
 )
 def test_an_excerpt_shows_the_line_and_marks_the_key(text: str, take: object, excerpt: str) -> None:
     assert refusal(text, take).excerpt == excerpt
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens = [\n  'hunter2'\n  'horse',\n]",
+        "tokens = ['hunter2' 'hunter2']",
+        "passwort = 'hunter2' 'x'",
+        "mqtt_pass: hunter2",
+        "credentials = two words hunter2",
+        "url = mqtt://me:hun/ter2@hunter2@host",
+        "hunter2",
+    ],
+)
+def test_a_line_that_is_no_toml_shows_no_secret(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        doc(text)
+    assert "hunter2" not in f"{caught.value}{caught.value.excerpt}"
+
+
+def test_a_value_in_a_message_has_no_password() -> None:
+    assert "hunter2" not in str(refusal("k = ['mqtt://me:hunter2@host']", TAKES["text"]))
 
 
 def test_the_line_that_the_parser_reports_is_shown() -> None:

@@ -32,6 +32,10 @@ HIDDEN = {
     "a bearer": (f"sent Bearer {SECRET} twice", SECRET),
     "a URL": (f"https://user:{SECRET}@fleet.example/v1", SECRET),
     "a URL with an @ in the password": (f"https://user:p@{SECRET}@fleet.example/v1", SECRET),
+    "a URL with a slash and an @ in the password": (f"mqtt://user:p/{SECRET}@a@b@host:1883/x", SECRET),
+    "a German password": (f"mqtt_passwort = {SECRET}", SECRET),
+    "a short name": (f"pass: {SECRET}", SECRET),
+    "a list": (f'tokens = ["a", "{SECRET}"]', SECRET),
     "a name that goes on": (f"SECRET_ACCESS_KEY={SECRET}", SECRET),
     "a name of several": (f"tokens: {SECRET}", SECRET),
     "a signed URL": (f"https://store.example/blob?X-Amz-Signature={SECRET}&n=1", SECRET),
@@ -56,6 +60,7 @@ SHOWN = (
     "https://fleet.example/v1/self/assignment",
     "acme/meter version 2: the key of the role is unknown",
     "tokenizer-v2 is loaded",
+    "bypass=1 compass: 3",
 )
 
 
@@ -95,7 +100,7 @@ def test_a_named_secret_is_withheld_whole_however_deep_it_is_quoted(text: str, d
 
 def test_values_are_gone_through_to_their_ends() -> None:
     value: dict[str, Any] = {"a": [{"b": f"token={SECRET}"}], f"token={SECRET}": None, "n": 1.5, "t": True}
-    value |= {"api_key": SECRET, "deep": {"Password": SECRET}}
+    value |= {"api_key": SECRET, "deep": {"Password": SECRET}, "tokens": [SECRET], "credentials": {"a": SECRET}}
     found = value_without_secrets(value)
     assert SECRET not in str(found)
     assert (found["n"], found["t"]) == (1.5, True)

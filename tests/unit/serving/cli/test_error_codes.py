@@ -64,7 +64,9 @@ def test_a_code_is_explained(named: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "`" not in said
 
 
-@pytest.mark.parametrize(("named", "nearest"), [("EG-998", "EG-810"), ("EG-299", "EG-301"), ("EG-x", "EG-101")])
+@pytest.mark.parametrize(
+    ("named", "nearest"), [("EG-998", "EG-810"), ("EG-299", "EG-301"), ("EG-x", "EG-101"), ("9" * 5_000, "EG-810")]
+)
 def test_an_unknown_code_leads_to_the_nearest(named: str, nearest: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", named]) == 2
     assert f"nearest are {nearest}: " in capsys.readouterr().err

@@ -246,3 +246,10 @@ def test_ports_by_scheme() -> None:
     assert broker_of("mqtt://a").port == 1883
     assert broker_of("mqtts://a").port == 8883
     assert broker_of("mqtt://[::1]:7").host == "::1"
+
+
+@pytest.mark.parametrize("url", ["mqtt://u:hunter2@a", "mqtt://u:p/hunter2@a", "mqtt://u:hunter2/p@a@b", "u:hunter2@b"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="set username and password_file") as refused:
+        broker_of(url)
+    assert "hunter2" not in str(refused.value)
