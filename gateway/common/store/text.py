@@ -21,16 +21,10 @@ def read_text(file: Path) -> str:
             raise ConfigurationError(f"is larger than {TEXT_LIMIT_BYTES} bytes; name another file", file=str(file))
         return content.decode("utf-8-sig")
     except OSError as error:
-<<<<<<< HEAD
-        grant = f"; use sudo, or if it holds no secret: sudo chmod a+r {file}"
-        problem = f"{error.strerror or error}{grant if isinstance(error, PermissionError) else ''}"
-        raise ConfigurationError(f"cannot be read: {problem} (EG-110)", file=str(file)) from error
-=======
-        grant = f"use sudo, or: sudo chgrp edge-gateway {file} && sudo chmod g+r {file}"
+        grant = f"use sudo, or if it holds no secret: sudo chmod a+r {file}"
         remedy = grant if isinstance(error, PermissionError) else "put a file there, or name another one"
         problem = f"cannot be read: {error.strerror or error}; {remedy} (EG-110)"
         raise ConfigurationError(problem, file=str(file)) from error
->>>>>>> mend-bundle
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start}); save it as UTF-8", file=str(file)) from error
     except ValueError as error:  # a null byte in the name
