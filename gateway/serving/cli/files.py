@@ -65,12 +65,15 @@ def _tensor(array: Array, wish: str, name: str) -> Tensor:
     return Tensor(datatype, array)
 
 
-@cache
 def read_file(name: str) -> bytes:
     """Return the content of a bounded file; "-" is standard input. Raises ConfigurationError.
 
-    A command reads a file once: pipes have their content only once, and `infer` asks again while a gateway starts.
+    A pipe is read once and kept: `infer` asks again while a gateway starts, and the pipe is empty then.
     """
+    return _content(name) if Path(name).is_file() else _kept(name)
+
+
+def _content(name: str) -> bytes:
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
@@ -81,3 +84,6 @@ def read_file(name: str) -> bytes:
     if len(content) > FILE_LIMIT_BYTES:
         raise ConfigurationError(f"is larger than {FILE_LIMIT_BYTES} bytes", file=name)
     return content
+
+
+_kept = cache(_content)

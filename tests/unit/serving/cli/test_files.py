@@ -13,7 +13,7 @@ from gateway.serving.cli import files
 def piped(monkeypatch):
     """Return a function that sets what stands on standard input, with a bound of eight bytes."""
     monkeypatch.setattr(files, "FILE_LIMIT_BYTES", 8)
-    files.read_file.cache_clear()
+    files._kept.cache_clear()
 
     def pipe(content):
         monkeypatch.setattr(files.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
