@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError, suggest
-from gateway.serving.cli.common import committed_settings
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError
 from gateway.serving.cli.remote import read_array
 from gateway.serving.config import load_config, models_folders
@@ -91,7 +90,7 @@ class ModelWait:
         if not (place.unix or Address(place.host).private):
             return False
         try:
-            config = load_config(Path(self._config) if self._config else None, committed_settings())
+            config = load_config(Path(self._config) if self._config else None)
             found = (folder.glob(f"{escape(self._model)}{end}") for folder in models_folders(config) for end in ENDS)
             return any(time.time() - entry.stat().st_ctime < START_S for entry in itertools.chain(*found))
         except (ConfigurationError, OSError, ValueError, NotImplementedError):  # the name is no path in a folder

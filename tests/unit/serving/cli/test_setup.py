@@ -318,3 +318,8 @@ def test_an_earlier_answer_that_is_wrong_now_can_be_replaced(folder: Path, run: 
     assert f"{folder}/one is no folder" in run("--listen", "network", code=2)["error"]
     run("--listen", "network", "--models", str(folder / "two"))
     assert written(folder)["models"] == {"dir": str(folder / "two")}
+
+
+def test_only_the_installed_service_is_restarted(folder: Path, run: Run) -> None:
+    assert "the service of this configuration is not installed here" in run("--restart", code=2)["error"]
+    assert left(folder) == {"edge-gateway.toml"}
