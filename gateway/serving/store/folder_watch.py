@@ -53,10 +53,8 @@ class FolderWatch:
         self._first_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._new: list[Path] = []
-        """Folders that were found after `follow`, to be watched."""
         self._is_stale = False
-        """True if `follow` has to be called again."""
+        """True if there may be folders that are not watched yet."""
         self._catching_up: asyncio.Task[None] | None = None
         self._walking = asyncio.Lock()
         self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -84,7 +82,7 @@ class FolderWatch:
     async def follow(self, folders: Sequence[Path]) -> bool:
         """Watch these folders as they are now; wait for it before they are read. Return True if the watches changed."""
         async with self._walking:
-            self._folders, self._is_stale, self._new = folders, False, []
+            self._folders, self._is_stale = folders, False
             before, self._watched = self._watched.keys(), await asyncio.to_thread(self._watch_all, folders)
             for watch in before - self._watched.keys():
                 self._libc.inotify_rm_watch(self._inotify, watch)
@@ -108,20 +106,15 @@ class FolderWatch:
                     rest += [Path(each) for each in entries if not is_hidden(each.name) and os.path.isdir(each)]  # noqa: PTH112
 
     def _catch_up(self) -> None:
-        """Watch what was found after `follow`, and report that after it is watched."""
+        self._is_stale = True
         if self._catching_up is None or self._catching_up.done():
-            self._catching_up = self._loop.create_task(self._watch_new(), name="watch")
+            self._catching_up = self._loop.create_task(self._follow_again(), name="watch")
 
-    async def _watch_new(self) -> None:
-        while self._is_stale or self._new:
-            if self._is_stale:
-                if await self.follow(self._folders):
-                    self._wait()
-                continue
-            async with self._walking:
-                new, self._new = self._new, []
-                await asyncio.to_thread(self._walk, self._watched, new)
-            self._wait()
+    async def _follow_again(self) -> None:
+        """Watch what is new, and report that after it is watched."""
+        while self._is_stale:
+            if await self.follow(self._folders):
+                self._wait()
 
     def _add(self, watched: _Watched, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
         """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
@@ -161,7 +154,6 @@ class FolderWatch:
 
     def _mounted(self) -> None:
         self._mounts.poll(0)
-        self._is_stale = True
         self._catch_up()
 
     def _read(self) -> None:
@@ -174,18 +166,16 @@ class FolderWatch:
             start += _EVENT.size + length
             name = os.fsdecode(events[start - length : start].rstrip(b"\0"))
             folder, names = self._watched.get(watch, (None, set()))
-            if watch >= 0 and (folder is None or is_hidden(name) or (names is not None and name not in {"", *names})):
+            is_added = folder is None and self._walking.locked()  # a folder that is watched in a moment
+            is_other = folder is None or is_hidden(name) or (names is not None and name not in {"", *names})
+            if watch >= 0 and is_other and not is_added:
                 continue
             counts = True
             if mask & _MODIFY and not mask & _ISDIR:  # on a folder, its time was set
                 self._written.add((watch, name))
             elif not mask & _ATTRIB:
                 self._written.discard((watch, name))
-            if folder is not None and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
-                if names is None:
-                    self._new.append(folder / name)
-                else:  # a model directory, or a folder above it
-                    self._is_stale = True
+            if is_added or (mask & _ISDIR and mask & (_CREATE | _MOVED_TO)):
                 self._catch_up()
         if counts:
             self._wait()

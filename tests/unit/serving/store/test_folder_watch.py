@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -226,8 +226,7 @@ async def test_a_disk_that_does_not_answer_stops_nothing_else(models, monkeypatc
     async with watched(models) as seen:
         monkeypatch.setattr(folder_watch.os, "scandir", hung)
         (models / "second").mkdir()
-        while not asked.is_set():
-            await asyncio.sleep(SETTLE_S)
+        await asyncio.to_thread(asked.wait, LIMIT_S)
         again = asyncio.create_task(seen.watch.follow([models]))
         await asyncio.sleep(SETTLE_S)
         assert not again.done()
@@ -237,6 +236,32 @@ async def test_a_disk_that_does_not_answer_stops_nothing_else(models, monkeypatc
         await seen.change()
         (models / "second" / "1" / "model.onnx").write_bytes(b"1")
         await seen.change()
+
+
+async def test_a_folder_that_is_made_while_its_neighbours_are_listed_is_watched(models, monkeypatch):
+    answers, real, listed = threading.Event(), os.scandir, threading.Event()
+
+    def slow(place):
+        with real(place) as entries:
+            found = [*entries]
+        if place == models / "first":
+            listed.set()
+            assert answers.wait(LIMIT_S)
+        return nullcontext(found)
+
+    monkeypatch.setattr(folder_watch.os, "scandir", slow)
+    seen = Watched(models)
+    following = asyncio.create_task(seen.watch.follow([models]))
+    await asyncio.to_thread(listed.wait, LIMIT_S)
+    (models / "first" / "2").mkdir()
+    await asyncio.sleep(SETTLE_S / 2)
+    answers.set()
+    await following
+    await seen.change()
+    await seen.nothing_more()
+    (models / "first" / "2" / "model.onnx").write_bytes(b"2")
+    await seen.change()
+    seen.watch.close()
 
 
 async def test_a_folder_whose_mode_was_wrong_for_a_moment_is_read_again(outside):
