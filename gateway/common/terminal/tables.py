@@ -74,7 +74,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def print_facts(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values, line by line; on a terminal long values are wrapped."""
-    width = max(len(name) for name, _ in pairs) + 2
+    width = max((len(name) for name, _ in pairs), default=0) + 2
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for name, value in pairs:
         wide = max(room - width, FACT_WIDTH)

@@ -8,7 +8,7 @@ import re
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import ConsoleDimensions
 
@@ -106,6 +106,7 @@ def test_an_action_stays_whole_beside_details_of_any_length() -> None:
     st.lists(st.text("abc-/ ", min_size=1, max_size=40).map(str.strip), min_size=3, max_size=3),
     st.integers(10, 90),
 )
+@example(["", "", ""], 10)
 def test_a_table_on_a_narrow_terminal_breaks_no_part_of_a_word(row: list[str], width: int) -> None:
     said = io.StringIO()
     said.isatty = lambda: True  # type: ignore[method-assign]
