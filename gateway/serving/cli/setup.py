@@ -238,7 +238,7 @@ def _begin(arguments: argparse.Namespace) -> Setup:
 
 
 def _callers(setup: Setup) -> None:
-    base, tokens, listen = setup.base, setup.main.with_name("tokens"), setup.config().http_listen
+    base, tokens, listen = setup.base, setup.main.absolute().with_name("tokens"), setup.config().http_listen
     was_open = any(not address.private for address in listen)
     has_tokens = bool(setup.present("auth", "tokens_file"))
 
@@ -290,7 +290,7 @@ def _credentials(setup: Setup) -> str:
         if had:
             setup.set("mqtt", "password_file", "", setup.base.mqtt.password_file or "")
         return ""
-    usual = str(setup.main.with_name("mqtt-password"))
+    usual = str(setup.main.absolute().with_name("mqtt-password"))
     file = _credential(setup, "password_file", "File whose first line is the password (none: without)", usual)
     if file == "none" or is_credential(file) or not (setup.asks or option):
         return ""

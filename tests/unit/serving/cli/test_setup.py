@@ -323,3 +323,9 @@ def test_an_earlier_answer_that_is_wrong_now_can_be_replaced(folder: Path, run: 
 def test_only_the_installed_service_is_restarted(folder: Path, run: Run) -> None:
     assert "the service of this configuration is not installed here" in run("--restart", code=2)["error"]
     assert left(folder) == {"edge-gateway.toml"}
+
+
+def test_what_is_written_names_files_by_absolute_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["setup", "--yes", "--listen", "network", "--config", "edge-gateway.toml"]) == 0
+    assert written(folder)["auth"]["tokens_file"] == f"{folder}/tokens"
