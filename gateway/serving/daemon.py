@@ -18,7 +18,7 @@ from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, 
 from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
-from gateway.common.notify import Notifier, failures_in_a_row, feed_watchdog, forget_failures
+from gateway.common.notify import Notifier, feed_watchdog, forget_failures
 from gateway.common.timeouts import timeout
 from gateway.common.wire.kept_listeners import KEPT
 from gateway.serving import assembly
@@ -51,9 +51,12 @@ Overrides = Callable[[Config], Config]
 
 
 class Daemon:
-    """One running gateway. `run()` returns when it was stopped and everything is drained."""
+    """One running gateway. `run()` returns when it was stopped and everything is drained.
 
-    def __init__(self, config: Config, life: Life, overrides: Overrides) -> None:
+    `failures`: the ends of processes of this unit before it (`notify.failures_in_a_row`).
+    """
+
+    def __init__(self, config: Config, life: Life, overrides: Overrides, failures: str = "") -> None:
         self._config, self._life, self._overrides = config, life, overrides
         self.restart: str | None = None
         """Argument of `execute_again` if the process is to be replaced; None: it ends."""
@@ -71,7 +74,7 @@ class Daemon:
         """Folders of models that were read, and the directories that stood there."""
         self._up = False
         self._trimming = Trimming(self._stop.is_set)
-        self._failures = failures_in_a_row(os.environ)
+        self._failures = failures
         self._mqtt: MqttFrontends | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import faulthandler
 import gc
 import os
 import signal
@@ -25,7 +24,6 @@ HELD = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
 def command(arguments: argparse.Namespace) -> int:
     """Serve; return 0 once drained after SIGTERM or SIGINT."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
-    faulthandler.enable()  # the log of a crash says in which call it was
     gc.disable()  # the daemon enables it once it has started
     from gateway.common.domain.errors import ConfigurationError
     from gateway.common.notify import Notifier, failures_in_a_row
@@ -38,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     KEPT.inherit(os.environ)
     life = begin(state_folder(arguments.state))
     try:
-        restart = _serve(arguments, life)
+        restart = _serve(arguments, life, failures)
     except Exception as error:
         reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
         notifier.status(f"ended: {reason}; see: journalctl -u edge-gateway{failures and f' ({failures})'}")
@@ -62,14 +60,14 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(arguments: argparse.Namespace, life: Life) -> str | None:
+def _serve(arguments: argparse.Namespace, life: Life, failures: str) -> str | None:
     """Serve until the daemon ends; return what `execute_again` takes, or None. Raises ConfigurationError."""
     from gateway.serving.cli.common import overrides
     from gateway.serving.daemon import Daemon
 
     config, life = _configured(arguments, life)
     _allow_files(config)
-    daemon = Daemon(config, life, overrides(arguments))
+    daemon = Daemon(config, life, overrides(arguments), failures)
 
     async def serve() -> None:
         # Callbacks run once run() first waits. Its signal handlers are set by then.

@@ -110,8 +110,8 @@ class DecodePool:
 
 def _advance(job: _Job) -> bool:
     """Work on a job for one time slice. Return True if the job is settled."""
-    began_ns = time.perf_counter_ns()
-    ends_ns, pause_ns = began_ns + SLICE_NS, began_ns + RUN_NS
+    ends_ns = (now_ns := time.perf_counter_ns()) + SLICE_NS
+    pause_ns = now_ns + RUN_NS
     while True:
         try:
             next(job.steps)

@@ -53,6 +53,8 @@ class FolderWatch:
         self._first_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._problem = ""
+        """Reason for which the last walk could not watch everything ("": it could)."""
         self._is_stale = False
         """True if there may be folders that are not watched yet."""
         self._catching_up: asyncio.Task[None] | None = None
@@ -82,10 +84,11 @@ class FolderWatch:
     async def follow(self, folders: Sequence[Path]) -> bool:
         """Watch these folders as they are now; wait for it before they are read. Return True if the watches changed."""
         async with self._walking:
-            self._folders, self._is_stale = folders, False
+            self._folders, self._is_stale, self._problem = folders, False, ""
             before, self._watched = self._watched.keys(), await asyncio.to_thread(self._watch_all, folders)
             for watch in before - self._watched.keys():
                 self._libc.inotify_rm_watch(self._inotify, watch)
+            self._look_instead()
             return before != self._watched.keys()
 
     def _watch_all(self, folders: Sequence[Path]) -> _Watched:
@@ -119,27 +122,26 @@ class FolderWatch:
     def _add(self, watched: _Watched, folder: Path, mask: int, names: Sequence[str] | None) -> bool:
         """Watch one folder. Return False if all of its names are watched already, as where a link leads back."""
         if self._lack or len(watched) >= MOST_FOLDERS:
-            self._lacks(os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders")
+            self._problem = os.strerror(self._lack) if self._lack else f"there are more than {MOST_FOLDERS} folders"
             return False
         watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(folder), mask)
         if watch < 0:
             if ctypes.get_errno() in {errno.ENOSPC, errno.ENOMEM}:
-                self._lacks("the kernel gives no more watches")
+                self._problem = "the kernel gives no more watches"
             return False  # or it is gone again, or not readable: the scan reports that
         _, known = watched.get(watch, (folder, set()))
         watched[watch] = folder, None if names is None or known is None else {*known, *names}
         return known is not None
 
-    def _lacks(self, problem: str) -> None:
-        if self._looking is None:
-            self._loop.call_soon_threadsafe(self._look_instead, problem)
-
-    def _look_instead(self, problem: str) -> None:
-        """Look at the folders from now on, too."""
-        if self._looking is None:
+    def _look_instead(self) -> None:
+        """Look at the folders, too, as long as not all of them are watched."""
+        if self._problem and self._looking is None:
             remedy = "raise fs.inotify.max_user_watches or max_user_instances by sysctl, or reload after a change"
-            _log.warning("changes of models are found after %g s: %s; %s", 2 * LOOK_S, problem, remedy)
+            _log.warning("changes of models are found after %g s: %s; %s", 2 * LOOK_S, self._problem, remedy)
             self._looking = self._loop.create_task(self._look(), name="look")
+        elif not self._problem and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     async def _look(self) -> None:
         """Report a change that two looks in a row have found: a file may be being written."""

@@ -318,6 +318,19 @@ async def test_without_watches_it_looks_now_and_then(models, monkeypatch, caplog
     assert "sysctl" in caplog.text
 
 
+async def test_it_looks_no_more_once_there_are_watches(models, monkeypatch):
+    async with watched(models) as seen:
+        with monkeypatch.context() as few:
+            few.setattr(folder_watch, "MOST_FOLDERS", 1)
+            await seen.watch.follow([models])
+        looking = seen.watch._looking
+        assert not looking.done()
+        await seen.watch.follow([models])
+        assert seen.watch._looking is None
+        await asyncio.wait({looking})
+        assert looking.cancelled()
+
+
 MOUNTING = """
 import asyncio, os, subprocess, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What readers of payloads share: content types, the refusal of a payload, and bounds on what it may become."""
+"""Shared parts of payload readers: content types, the refusal of a payload, and bounds on what it may become."""
 
 from __future__ import annotations
 
