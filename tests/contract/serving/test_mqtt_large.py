@@ -87,7 +87,7 @@ async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto
             await client.publish(
                 ASK, question(7, PADDING), 1, ResponseTopic=REPLY, CorrelationData=b"7", UserProperty=("id", "7")
             )
-        await until(lambda: gateway.counters()["received"] == 2)
+        await until(lambda: gateway.counters().get("received") == 2)
         stopping = asyncio.create_task(gateway.stop(10))
         for _ in range(10):
             await asyncio.sleep(0)
