@@ -64,7 +64,7 @@ _Outputs = tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]
 _Content = tuple[_JsonInput, memoryview | bytes | None, int]
 """Input, its bytes (None: they are JSON), and the number of its ignored parameters."""
 
-_BODY = msgspec.json.Decoder(JsonBody)
+JSON_BODY = msgspec.json.Decoder(JsonBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,11 @@ def parse_body(body: bytes | memoryview) -> JsonBody:
     """Parse strictly first; only a body that fails is searched for NaN and infinity."""
     try:
         try:
-            return _BODY.decode(body)
+            return JSON_BODY.decode(body)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
-            return _BODY.decode(literals_to_objects(bytes(body)))
+            return JSON_BODY.decode(literals_to_objects(bytes(body)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(f"the request body is no inference request: {malformed(body, error)}") from None
 

@@ -39,10 +39,9 @@ def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str)
     count = element_count(shape, name)
     if not count:
         return _empty(datatype, raw, shape, name)
-    depth = _check_outline(raw, shape, count, text=datatype is Datatype.BYTES, name=name)
     if datatype is not Datatype.BYTES and len(raw) > STEP_BYTES:
-        yield
-        return (yield from _in_parts(datatype, raw, shape if depth > 1 else [count], literals, name)).reshape(shape)
+        return (yield from _in_parts(datatype, raw, shape, literals, name)).reshape(shape)
+    depth = _check_outline(raw, shape, count, text=datatype is Datatype.BYTES, name=name)
     array = _numbers(datatype, raw, depth, literals, name)
     if array.size != count:
         raise _invalid(f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {count}")
@@ -54,30 +53,50 @@ def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str)
 def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: int, name: str) -> Steps[Array]:
     """Read the numbers of a large array STEP_BYTES at a time.
 
-    Brackets and commas must be those of `shape`. Without the brackets the text is a list that may be split at any
-    comma.
+    A flat array has no second bracket: its elements are counted while they are read. Nested arrays must have the
+    brackets and commas of `shape`; without the brackets the text is a list that may be split at any comma.
     """
+    count, flat, begin, end = math.prod(shape), raw, raw.find(b"[") + 1, raw.rfind(b"]")
+    opening = _OPENING.match(raw)
+    depth = opening.group().count(b"[") if opening else 0
+    arrays = 1 if depth == 1 else _arrays(shape)
+    if len(raw) < 2 * (count + arrays) - 1:  # nothing is allocated for numbers that are not there
+        _check_outline(raw, shape, count, text=False, name=name)
+    if depth != 1 or raw.count(b"[") > 1:
+        yield
+        if not depth or depth != len(shape) or raw.translate(None, _NO_BRACKETS) != _brackets(shape):
+            _check_outline(raw, shape, count, text=False, name=name)
+            raise _invalid(f"input '{name}': data is ragged, or nested otherwise than shape {list(shape)}")
+        yield
+        flat, begin, end = raw.translate(_TO_SPACES), 0, len(raw)
+    array: Array = np.empty(count, datatype.dtype)
+    filled = 0
+    try:
+        while begin <= end and filled <= count:
+            yield
+            comma = flat.find(b",", begin + STEP_BYTES, end)
+            part = flat[begin : comma if comma >= 0 else end]
+            values = _numbers(datatype, b"[" + part + b"]", 1, part.count(PREFIX) if literals else 0, name)
+            if filled + len(values) <= count:
+                array[filled : filled + len(values)] = values
+            filled, begin = filled + len(values), begin + len(part) + 1
+    except RequestError:
+        _check_outline(
+            raw, shape, count, text=False, name=name
+        )  # the number of elements is checked before their values
+        raise
+    if filled != count:
+        _check_outline(raw, shape, count, text=False, name=name)
+        raise _invalid(f"input '{name}' has {filled} elements in data, but shape {list(shape)} takes {count}")
+    return array
+
+
+def _brackets(shape: Sequence[int]) -> bytes:
+    """Return the brackets and commas of an array of `shape`."""
     brackets = b"[" + b"," * (shape[-1] - 1) + b"]"
     for size in reversed(shape[:-1]):
         brackets = b"[" + (brackets + b",") * (size - 1) + brackets + b"]"
-    if raw.translate(None, _NO_BRACKETS) != brackets:
-        raise _invalid(f"input '{name}': data is ragged, or nested otherwise than shape {list(shape)}")
-    yield
-    flat = raw.translate(_TO_SPACES)
-    array: Array = np.empty(math.prod(shape), datatype.dtype)
-    filled = begin = 0
-    while begin < len(flat):
-        yield
-        end = flat.find(b",", begin + STEP_BYTES)
-        end = len(flat) if end < 0 else end
-        part = flat[begin:end]
-        marked = part.count(PREFIX) if literals else 0
-        values = _numbers(datatype, b"[" + part + b"]", 1, marked, name)
-        array[filled : filled + len(values)] = values
-        filled, begin = filled + len(values), end + 1
-    if filled != len(array):  # a comma has no number before or after it
-        raise _invalid(f"input '{name}' has {filled} elements in data, but shape {list(shape)} takes {len(array)}")
-    return array
+    return brackets
 
 
 def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
@@ -107,28 +126,40 @@ def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, 
     found = outline.count(b",") + 1
     if found != count:
         raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
-    arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
-    if outline.count(b"[") > arrays:
+    if outline.count(b"[") > _arrays(shape):
         raise _invalid(f"input '{name}': data holds more arrays than shape {list(shape)} has")
     return depth
 
 
+def packed(datatype: Datatype, shape: tuple[int, ...], raw: bytes) -> bytes:
+    """Return the little-endian bytes of a small nested array. Raises RequestError or ValueError if it does not fit."""
+    array = _numbers(datatype, raw, len(shape), 0, "")
+    if array.shape != shape:
+        raise ValueError
+    return array.tobytes()
+
+
+def _arrays(shape: Sequence[int]) -> int:
+    """Return the number of JSON arrays that a nested array of `shape` consists of."""
+    return 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
+
+
 def _numbers(datatype: Datatype, raw: bytes, depth: int, literals: int, name: str) -> Array:
     try:
-        nested = _decoder(datatype, min(depth, RANK_LIMIT), literals=literals > 0).decode(raw)
+        nested = number_decoder(datatype, min(depth, RANK_LIMIT), literals=literals > 0).decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(f"input '{name}': data of {datatype.label}: {str(error).replace('`$', '`data')}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(f"input '{name}': data: {error}") from None
     try:
-        return _array(datatype, nested, literals)
+        return _array(datatype, nested, depth, literals)
     except OverflowError:
         raise _invalid(f"input '{name}': data holds a number outside the range of {datatype.label}") from None
     except ValueError:
         raise _invalid(f"input '{name}': data is ragged; rows must have equal lengths") from None
 
 
-def _array(datatype: Datatype, nested: list[Any], literals: int) -> Array:
+def _array(datatype: Datatype, nested: list[Any], depth: int, literals: int) -> Array:
     """Build the array. Raises OverflowError for values that the datatype cannot hold, ValueError for ragged rows."""
     if datatype is Datatype.BYTES:
         texts = np.array(nested, object)
@@ -136,7 +167,7 @@ def _array(datatype: Datatype, nested: list[Any], literals: int) -> Array:
         flat[:] = [_utf8(element) for element in texts.ravel()]
         return flat.reshape(texts.shape)
     with np.errstate(over="ignore"):
-        array = np.array(nested, datatype.dtype)
+        array = np.fromiter(nested, datatype.dtype, len(nested)) if depth == 1 else np.array(nested, datatype.dtype)
     if array.dtype.kind == "f" and array.size - np.count_nonzero(np.isfinite(array)) != literals:
         raise OverflowError
     return array
@@ -149,7 +180,7 @@ def _utf8(element: object) -> bytes:
 
 
 @lru_cache(maxsize=2 * len(Datatype) * (RANK_LIMIT + 1))
-def _decoder(datatype: Datatype, depth: int, *, literals: bool) -> msgspec.json.Decoder[list[Any]]:
+def number_decoder(datatype: Datatype, depth: int, *, literals: bool = False) -> msgspec.json.Decoder[list[Any]]:
     """Return a decoder that checks type and range of each element while it parses."""
     kind: Any = float | NonFinite if literals else _element(datatype)
     for _ in range(max(1, depth)):

@@ -89,6 +89,10 @@ class DirectConnection(HttpConnection):
         super().__init__(*arguments)
         self._direct = direct
         self._head = RequestHead()
+        self._unparsed = False
+        """True if the parser has seen nothing since it was found idle."""
+        self._others = getattr(self.loop, "_ready", (None,))
+        """Callbacks left in this pass of the event loop; without asyncio's queue of them, there is always one."""
         self._early = b""
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
@@ -109,6 +113,7 @@ class DirectConnection(HttpConnection):
         elif self._early:
             self._proceed(data, split=self._split is not None)
         elif not self._take(data, split=True):
+            self._unparsed = False
             super().data_received(data)
 
     def on_response_complete(self) -> None:
@@ -160,6 +165,11 @@ class DirectConnection(HttpConnection):
         """Return True if no request is under way, and the peer had time to begin one."""
         return self._exchange is None and not self._early and super().idle
 
+    @property
+    def alone(self) -> bool:
+        """Return True if no other callback and no other connection waits in this pass of the event loop."""
+        return not (self._others or self._reading.turns.waiting)
+
     # ---- interface of the application --------------------------------------------------------------------------------
     def respond(self, head: bytes, content: bytes) -> None:
         """Answer the request. `head`: status line and fields, each with its CRLF."""
@@ -180,6 +190,7 @@ class DirectConnection(HttpConnection):
         data, self._early = self._early + data, b""
         if not self._take(data, split=split, turn=turn):
             self._set_split(None)
+            self._unparsed = False
             super().data_received(data)
         if self._reads():
             self.flow.resume_reading()
@@ -189,36 +200,40 @@ class DirectConnection(HttpConnection):
 
         `split`: its rest may come later. `turn`: it is the connection's turn.
         """
-        conn = self.conn
-        if (
-            self._refused
-            or self.flow.write_paused
-            or conn.our_state is not h11.IDLE
-            or conn.their_state is not h11.IDLE
-        ):
-            return False
-        if conn.behind or conn.trailing_data[0]:  # the parser holds bytes of a request
+        if self._refused or self.flow.write_paused or not (self._unparsed or self._parser_is_idle()):
             return False
         begin, end = self._known(data)
         if not begin or end - begin > BODY_BYTES or len(data) > end or (len(data) < end and not split):
             return False
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if len(data) < end:
             self._early = data
             if self._split is None:  # a running deadline is kept: more bytes must not extend it
                 self._set_split(SPLIT_S)
             return True
-        self._set_split(None)
-        if turn or self._reading.has_time():
-            self._bound_waiting(None)
+        if self._split is not None:
+            self._set_split(None)
+        if turn or self.alone or self._reading.has_time():
+            if self._waiting is not None:
+                self._bound_waiting(None)
             self._exchange = self._direct.begin(self, self._head.route, memoryview(data)[begin:end])
         else:
             self._early = data
             self._reading.wait(self)
         return True
 
+    def _parser_is_idle(self) -> bool:
+        conn = self.conn
+        idle = conn.our_state is h11.IDLE and conn.their_state is h11.IDLE
+        self._unparsed = idle and not (conn.behind or conn.trailing_data[0])  # bytes of a request
+        return self._unparsed
+
     def _known(self, data: bytes) -> tuple[int, int]:
         """Return begin and end of the body of a direct request, or (0, 0)."""
+        head = self._head
+        if head.route is not None and data.startswith(head.text):
+            return len(head.text), len(head.text) + head.length
         end = data.find(b"\r\n\r\n", 0, min(HEAD_BYTES, self._bounds.max_header_bytes)) + 4
         if end < 4:
             return 0, 0

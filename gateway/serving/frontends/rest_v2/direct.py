@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gateway.common.domain.access import Security
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.rights import INFER, Rights, check_model
-from gateway.common.domain.tensor import finish
-from gateway.serving.domain.infer import InferResponse
+from gateway.common.domain.tensor import Raw, finish
+from gateway.serving.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.serving.domain.ports import Pending
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.http.admission import Admitted, stopping
 from gateway.serving.frontends.http.body import Lease
 from gateway.serving.frontends.http.bounds import DEFECT
 from gateway.serving.frontends.http.browsers import check_host
-from gateway.serving.frontends.oip_json import JsonRequest
+from gateway.serving.frontends.oip_json import JSON_BODY, JsonBody, JsonRequest
 from gateway.serving.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.serving.frontends.peer import Peer
 from gateway.serving.frontends.pools import Pool
 from gateway.serving.frontends.rest_v2.answers import encoded, encoding_of, fields_of
 from gateway.serving.frontends.rest_v2.errors import RestRefusals
+from gateway.serving.frontends.rest_v2.raw_requests import Key, RawRequests, response_of
 from gateway.serving.frontends.rest_v2.requests import (
     HEADER_LENGTH,
     WHOLE_BYTES,
@@ -87,6 +92,7 @@ class DirectInference:
         self.ports, self.requests, self.refuse_form = ports, requests, refuse
         self._names = names
         self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
+        self.raw = RawRequests(ports.inference)
 
     def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> HeadProperties | None:
         """Implement `Direct.route`: inference for programs that name this host."""
@@ -105,13 +111,18 @@ class DirectInference:
 
     def begin(self, connection: DirectConnection, route: HeadProperties, body: memoryview) -> InferExchange | None:
         """Implement `Direct.begin`."""
-        exchange = InferExchange(self, connection, route)
+        exchange, alone = InferExchange(self, connection, route), connection.alone
+        if alone:  # nothing could join its run: it need not wait for the next pass of the event loop
+            self.ports.inference.hold()
         try:
             exchange.begin(body)
         except RequestError as error:
             exchange.refuse(error)
         except Exception as error:  # noqa: BLE001  as litestar's: a defect is the server's, and ends this request only
             exchange.fail(error)
+        finally:
+            if alone:
+                self.ports.inference.release()
         return None if exchange.over else exchange
 
     def head(self, status: int, fields: Mapping[str, str], size: int) -> bytes:
@@ -121,6 +132,11 @@ class DirectInference:
             f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{lines}content-length: {size}\r\n".encode("latin-1") + self._vary
         )
 
+    def respond_json(self, connection: DirectConnection, content: bytes) -> None:
+        """Answer with a JSON text."""
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % len(content)
+        connection.respond(head + self._vary, content)
+
     # ---- Sink --------------------------------------------------------------------------------------------------------
     def answer(self, token: InferExchange, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
@@ -129,6 +145,14 @@ class DirectInference:
     def refuse(self, token: InferExchange, error: RequestError) -> None:
         """Implement `Sink.refuse`."""
         token.refuse(error)
+
+    def answer_raw(self, token: InferExchange, form: ResponseForm, contents: Sequence[Raw]) -> None:
+        """Implement `RawSink.answer_raw`."""
+        token.answer_raw(form, contents)
+
+    def submit_again(self, token: InferExchange) -> None:
+        """Implement `RawSink.submit_again`."""
+        token.submit_again()
 
     def flush(self) -> None:
         """Implement `Sink.flush`: every answer is written at once, to a connection of its own."""
@@ -140,8 +164,10 @@ class InferExchange:
     __slots__ = (
         "_admitted",
         "_asked",
+        "_body",
         "_connection",
         "_direct",
+        "_ident",
         "_lease",
         "_pending",
         "_route",
@@ -159,6 +185,8 @@ class InferExchange:
         self._task: Any = None
         self._sending = False
         """True while the answer is being sent in pieces."""
+        self._body, self._ident = memoryview(b""), ""
+        """Body and id of a request that is answered as bytes."""
         self.over = False
         """True once the answer was given, or none is due any more."""
 
@@ -172,6 +200,13 @@ class InferExchange:
         direct.requests.require(admitted.share_key, local=admitted.local)
         self._admitted = admitted
         self._lease = Lease(ports.bodies, admitted)
+        parsed = key = None
+        if self._route.length is None:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the usual way says what is wrong
+                parsed = JSON_BODY.decode(body)
+                key = direct.raw.key(self._route.names, parsed)
+            if key is not None and parsed is not None and self._collect(body, parsed, key):
+                return
         ports.inference.describe(model, version)
         most = ports.bodies.bound(most_of(ports, model, self._route.length))
         if len(body) > most.limit_bytes:
@@ -179,8 +214,44 @@ class InferExchange:
         self._lease.take(len(body))
         if len(body) > WHOLE_BYTES:
             self._task = self._connection.loop.create_task(self._begin_apart(body))
+            return
+        asked = decode_whole(ports, body, self._route.length, self._route.names, admitted.caller, parsed)
+        self._submit(asked)
+        if key is not None and parsed is not None:
+            direct.raw.learn(key, parsed, asked.request, most.limit_bytes)
+
+    def answer_raw(self, form: ResponseForm, contents: Sequence[Raw]) -> None:
+        """Answer with outputs as bytes."""
+        if self.over:
+            return
+        direct, content = self._direct, None
+        try:
+            content = direct.raw.answer(form, self._ident, contents)
+            if content is None or (self._route.accept and len(content) >= direct.ports.settings.compress_from_bytes):
+                self._asked = JsonRequest(InferRequest(form.model, {}))
+                self.answer(response_of(form, self._ident, contents))
+                return
+            if len(content) > len(self._body):
+                hold_answer(self._lease, len(content))
+        except RequestError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
+            self.fail(error)
         else:
-            self._submit(decode_whole(ports, body, self._route.length, self._route.names, admitted.caller))
+            self._end()
+            direct.respond_json(self._connection, content)
+
+    def submit_again(self) -> None:
+        """Submit a request that its raw batch did not answer."""
+        if self.over:
+            return
+        route = self._route
+        try:
+            self._submit(decode_whole(self._direct.ports, self._body, None, route.names, self._lease.caller))
+        except RequestError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
+            self.fail(error)
 
     def answer(self, response: InferResponse) -> None:
         """Encode and send an answer; a large one, or one that is compressed, in a task."""
@@ -235,6 +306,18 @@ class InferExchange:
         if authorization is None:
             self._connection.admission = admission
         return admission
+
+    def _collect(self, body: memoryview, parsed: JsonBody, key: Key) -> bool:
+        """Add the request to the engine's batch of its like. Return False if it takes the usual way."""
+        known = self._direct.raw.find(key)
+        if known is None or len(body) > known.limit_bytes or (contents := known.contents(parsed)) is None:
+            return False
+        self._lease.take(len(body))
+        self._body, self._ident = body, parsed.id or ""
+        if known.batch.add(self._direct, self, contents, time.monotonic_ns(), None):
+            return True
+        self._lease.become(0)
+        return False
 
     def _encoded_at_once(self, response: InferResponse) -> JsonAnswer | None:
         """Return an answer that is encoded quickly, and count its memory; None for a large one."""

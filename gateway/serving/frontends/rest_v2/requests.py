@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.common.domain.errors import Fault, RequestError, of_answer
-from gateway.common.domain.tensor import Steps
+from gateway.common.domain.tensor import Steps, finish
 from gateway.serving.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.http.body import BodyReader, Lease, Most
@@ -16,7 +16,6 @@ from gateway.serving.frontends.oip_json import (
     JsonBody,
     JsonRequest,
     declared,
-    decode_request,
     parse_body,
     request_steps,
 )
@@ -68,17 +67,25 @@ def most_of(ports: RestPorts, model: str, length: str | None) -> Most | None:
 
 
 def decode_whole(
-    ports: RestPorts, whole: memoryview, length: str | None, names: tuple[str, str], caller: str
+    ports: RestPorts,
+    whole: memoryview,
+    length: str | None,
+    names: tuple[str, str],
+    caller: str,
+    parsed: JsonBody | None = None,
 ) -> JsonRequest:
-    """Return the request in a small body, whose JSON part has `length`, for model and version `names`."""
+    """Return the request in a small body, whose JSON part has `length`, for model and version `names`.
+
+    `parsed`: its JSON part, if that was parsed already.
+    """
     model, version = names
     if length == "0":
         return raw_request(whole, ports.inference.describe(model, version), version, caller=caller)
     end = json_end(len(whole), length, ports.settings)
     binary = None if length is None else whole[end:]
-    return decode_request(
-        whole[:end], model, version, binary=binary, now_ns=time.monotonic_ns(), caller=caller, regions=ports.regions
-    )
+    parsed = parsed or parse_body(whole[:end])
+    now_ns, regions = time.monotonic_ns(), ports.regions
+    return finish(request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=regions))
 
 
 async def decode_large(
