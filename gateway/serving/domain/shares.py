@@ -155,6 +155,7 @@ def is_loopback(key: str) -> bool:
     return caller_class(key) == "loopback"
 
 
+@lru_cache(maxsize=4096)
 def _address_key(text: str) -> str:
     try:
         address = plain_address(text)

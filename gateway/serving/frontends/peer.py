@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from gateway.common.domain.access import Address
@@ -58,7 +59,12 @@ class Peer:
     @property
     def local(self) -> bool:
         """Return True if it is on this machine: it came by a UNIX socket or over loopback."""
-        return self.uid is not None or Address(self.address).private
+        return self.uid is not None or _is_local(self.address)
+
+
+@lru_cache(maxsize=4096)
+def _is_local(address: str) -> bool:
+    return Address(address).private
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:

@@ -38,9 +38,7 @@ class HttpConnection(BoundedConnection):
         """Admit the peer, or answer that there are too many connections."""
         peer = self.peer = peer_of(transport)
         self.transport, self.share_key, self.stranger = transport, peer.share_key, not self._welcome(peer)
-        strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)
-        admitted = not self.stranger or strangers < max(1, self._most // STRANGERS_PART)
-        if not (admitted and self._places.enter(self, peer)):
+        if self._is_one_stranger_too_many() or not self._places.enter(self, peer):
             self.turn_away(503, "too many connections; try again later", (("retry-after", "1"),))
             return
         super().connection_made(transport)
@@ -56,6 +54,12 @@ class HttpConnection(BoundedConnection):
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self._begun_s = self.loop.time()
         super().data_received(data)
+
+    def _is_one_stranger_too_many(self) -> bool:
+        if not self.stranger:
+            return False
+        strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)
+        return strangers >= max(1, self._most // STRANGERS_PART)
 
     @property
     def half_open(self) -> bool:

@@ -99,8 +99,6 @@ class DirectConnection(HttpConnection):
         self._split: asyncio.TimerHandle | None = None
         self._keeping: asyncio.TimerHandle | None = None
         self._used_s = 0.0
-        self.admission: object = None
-        """State that the application keeps for the connection's caller."""
         self._over: asyncio.Future[None] | None = None
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
@@ -209,6 +207,7 @@ class DirectConnection(HttpConnection):
             self._unset_keepalive_if_required()
         if len(data) < end:
             self._early = data
+            self._bound_reads(HEAD_BYTES + BODY_BYTES)  # the next one of this size comes in one read
             if self._split is None:  # a running deadline is kept: more bytes must not extend it
                 self._set_split(SPLIT_S)
             return True

@@ -48,6 +48,9 @@ DIRECT_ELEMENTS = 512
 """Most elements of an answer that is encoded on the event loop at once: 0.03 ms for numbers, 0.06 ms for strings."""
 _TARGET = re.compile(r"/v2/models/([A-Za-z0-9._-]+)(?:/versions/([A-Za-z0-9._-]+))?/infer(?:\?[^#]*)?")
 """Inference, and a query, which no route here reads."""
+_LENGTH = HEADER_LENGTH.encode()
+REMEMBERED = 256
+"""Most callers without a token, and most names of this host, that are remembered."""
 _PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 _log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class HeadProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class _Admission:
+class Admission:
     """A caller that `security` admits to inference."""
 
     security: Security
@@ -72,7 +75,7 @@ class _Admission:
     rights: Rights
 
     @classmethod
-    def of(cls, peer: Peer, authentication: Authentication, authorization: str | None) -> _Admission:
+    def of(cls, peer: Peer, authentication: Authentication, authorization: str | None) -> Admission:
         """Identify a caller. Raises as `Authentication.admit` does."""
         caller = authentication.admit(peer, authorization, INFER)
         return cls(authentication.security, Admitted(caller.name, peer.share_of(caller), peer.local), caller.rights)
@@ -92,6 +95,8 @@ class DirectInference:
         self.ports, self.requests, self.refuse_form = ports, requests, refuse
         self._names = names
         self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
+        self._hosts: set[bytes] = set()
+        self._admissions: dict[Peer, Admission] = {}
         self.raw = RawRequests(ports.inference)
 
     def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> HeadProperties | None:
@@ -99,15 +104,33 @@ class DirectInference:
         found = _TARGET.fullmatch(target)
         if method != "POST" or found is None or b"origin" in fields:
             return None
-        text = {name: value.decode("latin-1") for name, value in fields.items()}
-        try:
-            check_host(text.get(b"host"), self._names)
-        except RequestError:
-            return None
-        names = found[1], found[2] or ""
+        host = fields[b"host"]
+        if host not in self._hosts:
+            try:
+                check_host(host.decode("latin-1"), self._names)
+            except RequestError:
+                return None
+            self._hosts = {*self._hosts, host} if len(self._hosts) < REMEMBERED else {host}
+        authorization, length = fields.get(b"authorization"), fields.get(_LENGTH)
         return HeadProperties(
-            names, text.get(b"authorization"), text.get(HEADER_LENGTH.encode()), text.get(b"accept-encoding", "")
+            (found[1], found[2] or ""),
+            None if authorization is None else authorization.decode("latin-1"),
+            None if length is None else length.decode("latin-1"),
+            fields.get(b"accept-encoding", b"").decode("latin-1"),
         )
+
+    def admission(self, peer: Peer, authorization: str | None) -> Admission:
+        """Identify a caller. Without a token, all connections of a peer are the same caller, until security changes."""
+        authentication = self.ports.authentication
+        if authorization is not None:
+            return Admission.of(peer, authentication, authorization)
+        kept = self._admissions.get(peer)
+        if kept is None or kept.security is not authentication.security:
+            kept = Admission.of(peer, authentication, None)
+            if len(self._admissions) >= REMEMBERED:
+                self._admissions.clear()
+            self._admissions[peer] = kept
+        return kept
 
     def begin(self, connection: DirectConnection, route: HeadProperties, body: memoryview) -> InferExchange | None:
         """Implement `Direct.begin`."""
@@ -193,7 +216,7 @@ class InferExchange:
     def begin(self, body: memoryview) -> None:
         """Admit and submit the request. Raises RequestError."""
         direct, ports, (model, version) = self._direct, self._direct.ports, self._route.names
-        admission = self._admission()
+        admission = direct.admission(self._connection.peer, self._route.authorization)
         admitted = admission.admitted
         if admission.rights.models:
             check_model(admitted.caller, admission.rights, model)
@@ -213,12 +236,11 @@ class InferExchange:
             raise most.too_large()
         self._lease.take(len(body))
         if len(body) > WHOLE_BYTES:
-            self._task = self._connection.loop.create_task(self._begin_apart(body))
+            self._task = self._connection.loop.create_task(self._begin_apart(body, parsed, key, most.limit_bytes))
             return
-        asked = decode_whole(ports, body, self._route.length, self._route.names, admitted.caller, parsed)
+        asked = decode_whole(ports, body, self._route.length, self._route.names, admitted.caller, parsed=parsed)
         self._submit(asked)
-        if key is not None and parsed is not None:
-            direct.raw.learn(key, parsed, asked.request, most.limit_bytes)
+        direct.raw.learn(key, parsed, asked.request, most.limit_bytes)
 
     def answer_raw(self, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Answer with outputs as bytes."""
@@ -296,17 +318,6 @@ class InferExchange:
         self.refuse(stopping())
 
     # ---- internal ----------------------------------------------------------------------------------------------------
-    def _admission(self) -> _Admission:
-        """Identify the caller. One without a token is the same in all requests of a connection."""
-        authentication, authorization = self._direct.ports.authentication, self._route.authorization
-        kept = self._connection.admission
-        if authorization is None and isinstance(kept, _Admission) and kept.security is authentication.security:
-            return kept
-        admission = _Admission.of(self._connection.peer, authentication, authorization)
-        if authorization is None:
-            self._connection.admission = admission
-        return admission
-
     def _collect(self, body: memoryview, parsed: JsonBody, key: Key) -> bool:
         """Add the request to the engine's batch of its like. Return False if it takes the usual way."""
         known = self._direct.raw.find(key)
@@ -331,11 +342,13 @@ class InferExchange:
         self._pending = self._direct.ports.inference.submit(asked.request, self._direct, self)
         self._asked = replace(asked, request=replace(asked.request, inputs={}))  # it does not hold the body
 
-    async def _begin_apart(self, body: memoryview) -> None:
+    async def _begin_apart(self, body: memoryview, parsed: JsonBody | None, key: Key | None, limit_bytes: int) -> None:
         """Decode a large request within the bounds of one pass of the event loop, and submit it."""
         try:
             route = self._route
-            self._submit(await decode_large(self._direct.ports, body, route.length, route.names, self._lease))
+            asked = await decode_large(self._direct.ports, body, route.length, route.names, self._lease)
+            self._submit(asked)
+            self._direct.raw.learn(key, parsed, asked.request, limit_bytes)
         except RequestError as error:
             self.refuse(error)
         except Exception as error:  # noqa: BLE001  the task's boundary

@@ -62,7 +62,7 @@ class KnownRequest:
         try:
             for given, each in zip(parsed.inputs, self.numbers, strict=True):
                 text = given.data
-                if memoryview(text)[1:2] == b"[":
+                if bytes(memoryview(text)[1:2]) == b"[":
                     contents.append(packed(each.datatype, each.shape, bytes(text)))
                     continue
                 values = each.decoder.decode(text)
@@ -101,8 +101,10 @@ class RawRequests:
         """Return the known request, or None."""
         return self._known.get(key)
 
-    def learn(self, key: Key, parsed: JsonBody, request: InferRequest, limit_bytes: int) -> None:
-        """Remember `request`, which was submitted, if the engine collects its like as bytes."""
+    def learn(self, key: Key | None, parsed: JsonBody | None, request: InferRequest, limit_bytes: int) -> None:
+        """Remember `request`, which was submitted, if it has a key and the engine collects its like as bytes."""
+        if key is None or parsed is None:
+            return
         numbers: list[_Numbers] = []
         for given in parsed.inputs:
             datatype, count = datatype_named(given.datatype, given.name), prod(given.shape)
@@ -140,7 +142,7 @@ class AnswerForm:
     def of(cls, form: ResponseForm) -> AnswerForm:
         """Return the texts that `answer_steps` writes."""
         start = msgspec.json.encode({"model_name": form.model, "model_version": form.version})[:-1] + b","
-        before, layouts, elements = [], [], 0
+        before, layouts, elements = list[bytes](), list[struct.Struct](), 0
         for name, datatype, shape in form.outputs:
             line = msgspec.json.encode({"name": name, "datatype": datatype.label, "shape": list(shape)})
             before.append((b"]}," if before else b"") + line[:-1] + b',"data":[')
@@ -150,9 +152,8 @@ class AnswerForm:
 
     def fill(self, ident: str, contents: Sequence[Raw]) -> bytes:
         """Return the answer with these contents of its outputs."""
-        pieces = (
-            [self.start, b'"id":%b,' % msgspec.json.encode(ident), self.opened] if ident else [self.start, self.opened]
-        )
+        named = b'"id":%b,' % msgspec.json.encode(ident) if ident else b""
+        pieces = [self.start, named, self.opened]
         for before, layout, content in zip(self.before, self.layouts, contents, strict=True):
             values = layout.unpack(content)
             text = msgspec.json.encode(values)

@@ -72,6 +72,7 @@ def decode_whole(
     length: str | None,
     names: tuple[str, str],
     caller: str,
+    *,
     parsed: JsonBody | None = None,
 ) -> JsonRequest:
     """Return the request in a small body, whose JSON part has `length`, for model and version `names`.
