@@ -9,8 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.utils import floatToGoString
 
 import gateway.serving.observe.metrics as observed
 from gateway.common.domain.access import Security
@@ -191,3 +195,51 @@ def test_sensors_are_not_read_on_the_loop() -> None:
     families(Metrics(engine, engine, vitals=lambda: readers.append(threading.get_ident()) or VITALS))  # type: ignore[func-returns-value]
     assert readers
     assert threading.get_ident() not in readers
+
+
+class Parsed:
+    """Collector of the families on a page."""
+
+    def __init__(self, page: str) -> None:
+        self._families = list(text_string_to_metric_families(page))
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def test_the_page_is_what_prometheus_client_writes() -> None:
+    given = MetricSample("mqtt_messages_total", "Says \\ and\na line.", 3e7, {"route": 'a"\\\n', "broker": "b"})
+    page = asyncio.run(metrics_of(Counted(), given).render())[0]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Parsed(page.decode()))
+    assert generate_latest(registry) == page
+
+
+@given(st.floats() | st.integers(-(2**70), 2**70) | st.booleans())
+def test_numbers_are_written_as_prometheus_client_does(number: float) -> None:
+    assert observed._number(number) == floatToGoString(number)  # type: ignore[no-untyped-call]
+
+
+def test_many_models_leave_the_event_loop_free() -> None:
+    engine = Counted()
+    many = [ServableStatistics(f"m{index}", "1", inferences=index) for index in range(3 * observed.MODELS_AT_ONCE + 1)]
+    passes = 0
+
+    def counted(model: str = "", version: str = "") -> list[ServableStatistics]:
+        nonlocal passes
+        passes = 0
+        return many
+
+    async def scraped() -> bytes:
+        nonlocal passes
+        scrape = asyncio.ensure_future(metrics_of(engine).render())
+        while not scrape.done():
+            await asyncio.sleep(0)
+            passes += 1
+        return scrape.result()[0]
+
+    engine.statistics = counted  # type: ignore[method-assign]
+    page = asyncio.run(scraped()).decode()
+    assert passes >= 3
+    rows = next(each for each in text_string_to_metric_families(page) if each.name == "edge_gateway_rows")
+    assert [sample.value for sample in rows.samples] == list(range(len(many)))
