@@ -101,13 +101,17 @@ class BodyReader:
         limit_bytes = self._settings.max_body_bytes
         return Most(limit_bytes) if most is None or most.limit_bytes > limit_bytes else most
 
+    def is_free(self, lease: Lease, size: int) -> bool:
+        """Return True if a body of this size could be reserved now, and no other one of its caller waits for that."""
+        return lease.is_free(size) and not any(other.key == lease.key for other in self._waiting)
+
     async def _reserve(self, lease: Lease, size: int) -> None:
         """Hold the memory for a body of a caller on this device, and wait for it: first come, first served.
 
         Such a caller sends as fast as memory: if it were refused, it would be refused again. Meanwhile its bytes wait
         in the kernel. Raises RequestError OVERLOADED after `body_timeout_s`.
         """
-        if any(other.key == lease.key for other in self._waiting) or not lease.is_free(size):
+        if not self.is_free(lease, size):
             turn = asyncio.get_running_loop().create_future()
             self._waiting[lease] = size, turn
             try:
@@ -197,6 +201,11 @@ class Lease:
     def is_free(self, body_bytes: int) -> bool:
         """Return True if a body of this size could be reserved now."""
         return not self._pool.refusal(self.key, local=self.local, amount=self._amount(body_bytes))
+
+    def fits(self, size: int) -> bool:
+        """Return True if `take` would not refuse."""
+        more = size - min(size, self._reserved_bytes)
+        return not more or not self._pool.refusal(self.key, local=self.local, amount=more)
 
     def reserve(self, body_bytes: int) -> None:
         """Hold what a body takes later, and as much for its tensors or its answer. Raises RequestError as `take`."""

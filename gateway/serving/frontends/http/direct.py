@@ -1,4 +1,4 @@
-"""Requests that are served without h11 and ASGI: those that come alone and complete, with a small and plain head.
+"""Requests that are served without h11 and ASGI: those that come alone and at once, with a small and plain head.
 
 A pattern of RFC 9112's grammar, stricter than h11's, matches such a head. If the application knows its target, its body
 goes to the application at once. Whatever differs takes the usual way.
@@ -15,13 +15,16 @@ from typing import Any, Protocol
 
 import h11
 
+from gateway.common.wire.connection import LARGE_READ_BYTES
 from gateway.common.wire.parser import MOST_FIELDS
 from gateway.serving.frontends.http.connection import HttpConnection
 
 HEAD_BYTES = 4096
 """Largest head of a direct request."""
 BODY_BYTES = 64 * 1024
-"""Largest body of a direct request: it waits for its end in as many bytes as what arrives early."""
+"""Largest body that waits for its end in as many bytes as what arrives early. For a larger one, memory is reserved."""
+UPLOAD_BYTES = 16 * 1024 * 1024
+"""Largest body of a direct request."""
 SPLIT_S = 1.0
 """Time for the rest of a request whose head came alone, as many clients send it; then it takes the usual way."""
 EARLY_BYTES = 64 * 1024
@@ -44,6 +47,12 @@ class Direct(Protocol):
         Return None if it was called already.
         """
 
+    def open(self, connection: DirectConnection, route: Any, size: int) -> Upload | None:
+        """Return the exchange of a request with a large body that is still to come; None: it takes the usual way.
+
+        A request that would be refused takes the usual way, where it is refused and counted.
+        """
+
 
 class Exchange(Protocol):
     """A direct request in progress."""
@@ -53,6 +62,18 @@ class Exchange(Protocol):
 
     def cut_off(self) -> None:
         """Respond at once: the server stops."""
+
+
+class Upload(Exchange, Protocol):
+    """A direct request whose body is coming. `cancel` releases what it holds."""
+
+    body: bytearray
+
+    def hold(self, size: int) -> bool:
+        """Count `size` more bytes that have come. Return False if they would be refused."""
+
+    def begin_received(self) -> None:
+        """Serve the request: its body is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +94,7 @@ class RequestHead:
         if (
             found is None
             or not len(lines) == len(fields) <= MOST_FIELDS
-            or not (length.isdigit() and len(length) <= len(str(BODY_BYTES)))
+            or not (length.isdigit() and len(length) <= len(str(UPLOAD_BYTES)))
             or b"host" not in fields
             or any(name in fields for name in _USUAL)
             or fields.get(b"connection", b"keep-alive").lower() != b"keep-alive"
@@ -96,6 +117,8 @@ class DirectConnection(HttpConnection):
         self._early = b""
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
+        self._upload: Upload | None = None
+        self._uploaded = 0
         self._split: asyncio.TimerHandle | None = None
         self._keeping: asyncio.TimerHandle | None = None
         self._used_s = 0.0
@@ -108,6 +131,8 @@ class DirectConnection(HttpConnection):
             self._early += data
             if len(self._early) > EARLY_BYTES:
                 self.flow.pause_reading()
+        elif self._upload is not None:
+            self._fill(self._upload, data)
         elif self._early:
             self._proceed(data, split=self._split is not None)
         elif not self._take(data, split=True):
@@ -125,9 +150,10 @@ class DirectConnection(HttpConnection):
         self._set_split(None)
         if self._keeping is not None:
             self._keeping.cancel()
-        if self._exchange is not None:
-            self._exchange.cancel()
-            self._exchange = None
+        for under_way in (self._exchange, self._upload):
+            if under_way is not None:
+                under_way.cancel()
+        self._exchange = self._upload = None
         self._tell_over()
 
     def shutdown(self) -> None:
@@ -135,6 +161,8 @@ class DirectConnection(HttpConnection):
         if self._exchange is None and self._early:
             self.conn.begin_slice()
             self._proceed(b"", split=False, turn=True)
+        if self._upload is not None:
+            self._leave(self._upload, b"")
         if self._exchange is None:
             super().shutdown()
             return
@@ -161,7 +189,7 @@ class DirectConnection(HttpConnection):
     @property
     def idle(self) -> bool:
         """Return True if no request is under way, and the peer had time to begin one."""
-        return self._exchange is None and not self._early and super().idle
+        return self._exchange is None and self._upload is None and not self._early and super().idle
 
     @property
     def alone(self) -> bool:
@@ -201,8 +229,10 @@ class DirectConnection(HttpConnection):
         if self._refused or self.flow.write_paused or not (self._unparsed or self._parser_is_idle()):
             return False
         begin, end = self._known(data)
-        if not begin or end - begin > BODY_BYTES or len(data) > end or (len(data) < end and not split):
+        if not begin or len(data) > end or (len(data) < end and not split):
             return False
+        if end - begin > BODY_BYTES:
+            return self._receive(data, begin, end - begin)
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         if len(data) < end:
@@ -221,6 +251,43 @@ class DirectConnection(HttpConnection):
             self._early = data
             self._reading.wait(self)
         return True
+
+    def _receive(self, data: bytes, begin: int, size: int) -> bool:
+        """Begin to receive a large body, of which `data` has what follows `begin`. Return False for the usual way."""
+        upload = self._direct.open(self, self._head.route, size) if size <= UPLOAD_BYTES else None
+        if upload is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._bound_waiting(None)
+        self._bound_reads(LARGE_READ_BYTES)
+        self._set_split(SPLIT_S)
+        self._upload, self._uploaded = upload, 0
+        self._fill(upload, data[begin:])
+        return True
+
+    def _fill(self, upload: Upload, data: bytes) -> None:
+        """Receive the next part of a large body. What follows it waits."""
+        end = self._uploaded + len(data)
+        surplus = end - len(upload.body)
+        if not upload.hold(len(data)):
+            self._leave(upload, data)
+        elif surplus < 0:
+            upload.body[self._uploaded : end] = data
+            self._uploaded = end
+        else:
+            upload.body[self._uploaded :] = data[: len(data) - surplus]
+            self._early = data[len(data) - surplus :]
+            self._set_split(None)
+            self._upload, self._exchange = None, upload
+            upload.begin_received()
+
+    def _leave(self, upload: Upload, data: bytes) -> None:
+        """Let a request whose body is coming take the usual way, with its limits."""
+        received = self._head.text + upload.body[: self._uploaded] + data
+        upload.cancel()
+        self._set_split(None)
+        self._upload, self._unparsed = None, False
+        super().data_received(received)
 
     def _parser_is_idle(self) -> bool:
         conn = self.conn
@@ -276,7 +343,10 @@ class DirectConnection(HttpConnection):
     def _end_split(self) -> None:
         """Let a request whose rest did not come take the usual way, with its time limits."""
         self._split = None
-        self._proceed(b"", split=False)
+        if self._upload is not None:
+            self._leave(self._upload, b"")
+        else:
+            self._proceed(b"", split=False)
 
     def _cut_off(self, over: asyncio.Future[None]) -> None:
         if over.cancelled() and self._exchange is not None:

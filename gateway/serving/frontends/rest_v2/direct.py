@@ -148,6 +148,11 @@ class DirectInference:
                 self.ports.inference.release()
         return None if exchange.over else exchange
 
+    def open(self, connection: DirectConnection, route: HeadProperties, size: int) -> InferExchange | None:
+        """Implement `Direct.open`."""
+        exchange = InferExchange(self, connection, route)
+        return exchange if exchange.open(size) else None
+
     def head(self, status: int, fields: Mapping[str, str], size: int) -> bytes:
         """Return status line and fields of an answer with `size` bytes."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -182,7 +187,7 @@ class DirectInference:
 
 
 class InferExchange:
-    """One direct request, from its body to its answer. Implements `frontends.http.direct.Exchange`."""
+    """One direct request, from its body to its answer. Implements `frontends.http.direct.Upload`."""
 
     __slots__ = (
         "_admitted",
@@ -196,6 +201,7 @@ class InferExchange:
         "_route",
         "_sending",
         "_task",
+        "body",
         "over",
     )
 
@@ -212,6 +218,42 @@ class InferExchange:
         """Body and id of a request that is answered as bytes."""
         self.over = False
         """True once the answer was given, or none is due any more."""
+
+    def open(self, size: int) -> bool:
+        """Take place and memory for a body that is still to come. Return False, uncounted, if it would be refused."""
+        direct, ports, (model, version) = self._direct, self._direct.ports, self._route.names
+        peer = self._connection.peer
+        try:
+            caller = ports.authentication.security.caller(peer.name, peer.identities, self._route.authorization)
+            ports.inference.describe(model, version)
+            most = ports.bodies.bound(most_of(ports, model, self._route.length))
+        except RequestError:
+            return False
+        admitted = Admitted(caller.name, peer.share_of(caller), peer.local)
+        self._lease = Lease(ports.bodies, admitted)
+        if (
+            not (caller.rights.allows(INFER) and caller.rights.sees(model) and size <= most.limit_bytes)
+            or (peer.local and not ports.bodies.is_free(self._lease, size))
+            or direct.requests.take(admitted.share_key, local=admitted.local)
+        ):
+            return False
+        self._admitted = admitted
+        if peer.local:  # as `BodyReader.read` does
+            self._lease.reserve(size)
+        self.body = bytearray(size)
+        return True
+
+    def hold(self, size: int) -> bool:
+        """Implement `frontends.http.direct.Upload.hold`."""
+        fits = self._lease.fits(size)
+        if fits:
+            self._lease.take(size)
+        return fits
+
+    def begin_received(self) -> None:
+        """Implement `frontends.http.direct.Upload.begin_received`."""
+        body, self.body = memoryview(self.body), bytearray()
+        self._task = self._connection.loop.create_task(self._begin_apart(body, None, None, 0))
 
     def begin(self, body: memoryview) -> None:
         """Admit and submit the request. Raises RequestError."""
