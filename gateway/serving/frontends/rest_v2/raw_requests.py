@@ -15,6 +15,7 @@ from math import prod
 import msgspec
 import numpy as np
 
+from gateway.common.domain.errors import RequestError
 from gateway.common.domain.tensor import CONVERTED, Datatype, Raw, Tensor, datatype_named
 from gateway.serving.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.serving.domain.ports import RawBatch, Submission
@@ -69,7 +70,7 @@ class KnownRequest:
                 if len(values) != each.count:
                     return None
                 contents.append(each.layout.pack(*values))
-        except (msgspec.MsgspecError, struct.error, ValueError, OverflowError, RecursionError):
+        except (RequestError, msgspec.MsgspecError, struct.error, ValueError, OverflowError, RecursionError):
             return None
         return contents
 
