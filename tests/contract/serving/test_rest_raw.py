@@ -143,14 +143,17 @@ async def test_an_unloaded_model_is_unknown_again(collected: list[InferExchange]
 
 
 async def test_large_answers_and_compressed_ones_are_sent_as_usual(collected: list[InferExchange]) -> None:
-    large, middle = infer_body(*[0.5] * 1280), infer_body(*[0.5] * 400)
-    spec = [replace(each, shape=(-1, -1)) for each in (X, Y)]
-    async with served(manifest(inputs=spec[:1], outputs=spec[1:])) as (gateway, _):
+    large, middle, little = (
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 100], "data": [0.5] * (100 * rows)}]}
+        for rows in (13, 4, 1)
+    )
+    spec = [(replace(each, shape=(-1, 100)),) for each in (X, Y)]
+    async with served(manifest(inputs=spec[0], outputs=spec[1])) as (gateway, _):
         accept = b"Accept-Encoding: gzip\r\n"
-        await ask(gateway, post(large), post(middle), post(infer_body(1)))
+        await ask(gateway, post(large), post(middle), post(little))
         quick, usual = await ask(gateway, post(large), post(large, USUAL))
         assert quick == usual
-        packed, plain, small = await ask(gateway, post(middle, accept), post(middle), post(infer_body(1), accept))
+        packed, plain, small = await ask(gateway, post(middle, accept), post(middle), post(little, accept))
         assert gzip.decompress(packed[1]) == plain[1]
         assert b"content-encoding: gzip" in packed[0]
         assert not any(line.startswith(b"content-encoding") for line in plain[0] | small[0])
