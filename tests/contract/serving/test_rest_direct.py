@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.common.wire.parser import Parser
 from gateway.serving.frontends.http import direct
 from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, RequestHead
-from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference
+from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference, InferExchange
 from gateway.serving.frontends.rest_v2.requests import WHOLE_BYTES
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.rest_gateway import Gateway, infer_body, serving
@@ -39,7 +40,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = await reader.readuntil(b"\r\n\r\n")
     if head.startswith(b"HTTP/1.1 100"):
         head = await reader.readuntil(b"\r\n\r\n")
-    size = int(head.lower().split(b"content-length: ")[1].split(b"\r")[0])
+    size = int(head.lower().split(b"\r\ncontent-length: ")[1].split(b"\r")[0])
     return int(head.split()[1]), await reader.readexactly(size)
 
 
@@ -360,4 +361,176 @@ async def test_a_body_that_does_not_come_is_refused_as_usual(monkeypatch: pytest
         await answer(reader)
         writer.write(asked(1)[:-5])
         assert (await answer(reader))[0] == 408
+        writer.close()
+
+
+# ---- large bodies ----------------------------------------------------------------------------------------------------
+LARGE = json.dumps(infer_body(*[1.5] * 40_000)).encode()
+RAW = bytes(range(256)) * 1024
+BINARY_HEAD = json.dumps(
+    {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [1, len(RAW) // 4], "parameters": {"binary_data_size": len(RAW)}}
+        ],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+).encode()
+BINARY = b"Inference-Header-Content-Length: %d\r\n" % len(BINARY_HEAD), BINARY_HEAD + RAW
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[InferExchange | None]:
+    """Return a list of the exchanges of large bodies; None for each that takes the usual way."""
+    noted: list[InferExchange | None] = []
+    original = DirectInference.open
+
+    def noting(self: DirectInference, *head: Any) -> InferExchange | None:
+        noted.append(original(self, *head))
+        return noted[-1]
+
+    monkeypatch.setattr(DirectInference, "open", noting)
+    monkeypatch.setattr(direct, "SPLIT_S", 60.0)
+    return noted
+
+
+def nothing_is_held(gateway: Gateway) -> bool:
+    return (gateway.frontend.requests.used, gateway.frontend.request_bytes.used) == (0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [1_000, 70_000, 10_000_000])
+@pytest.mark.parametrize(("field", "body"), [(b"", LARGE), BINARY], ids=["JSON", "binary"])
+async def test_large_bodies_are_direct_and_answered_as_usual(
+    size: int, field: bytes, body: bytes, opened: list[InferExchange | None]
+) -> None:
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        said = []
+        for more in (b"", b"", b"Expect: none\r\n"):
+            words = post(field, more, body=body)
+            for begin in range(0, len(words), size):
+                writer.write(words[begin : begin + size])
+                await asyncio.sleep(0)
+            said.append(await answer(reader))
+        assert said[0] == said[1] == said[2]
+        assert said[0][0] == 200
+        assert len(opened) == 2
+        assert all(opened)
+        assert nothing_is_held(gateway)
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_large_body_waits_for_its_answer(opened: list[InferExchange | None]) -> None:
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(post(body=LARGE) + asked(2) + LIVE + post(body=LARGE) + asked(3))
+        assert len((await answer(reader))[1]) > len(LARGE) / 2
+        assert value_of((await answer(reader))[1]) == 2
+        assert json.loads((await answer(reader))[1]) == {"live": True}
+        assert (await answer(reader))[0] == 200
+        assert value_of((await answer(reader))[1]) == 3
+        writer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("settings", "body", "target", "status"),
+    [
+        (RestSettings(max_body_bytes=100_000), LARGE, TARGET, 413),
+        (RestSettings(), LARGE, b"/v2/models/unknown/infer", 404),
+        (RestSettings(), LARGE.replace(b"1.5]", b"x]"), TARGET, 400),
+        (RestSettings(), LARGE.replace(b"1.5]", b"1.5, 1]"), TARGET, 400),
+        (RestSettings(max_requests=1, body_timeout_s=0.2), LARGE, TARGET, 503),
+        (RestSettings(max_buffered_bytes=100_000, max_body_bytes=1_000_000, body_timeout_s=0.2), LARGE, TARGET, None),
+    ],
+    ids=["too large", "unknown", "no JSON", "one too many", "too many requests", "too much memory"],
+)
+async def test_large_bodies_are_refused_in_the_same_words(
+    settings: RestSettings, body: bytes, target: bytes, status: int | None
+) -> None:
+    said = []
+    for field in (b"", b"Expect: none\r\n"):
+        async with serving(settings=settings) as gateway:
+            _, busy = await gateway.connect()
+            if settings.max_requests == 1:
+                gateway.inference.gate.clear()
+                busy.write(asked(1))
+                await gateway.inference.until(lambda: bool(gateway.inference.requests))
+            reader, writer = await gateway.connect()
+            writer.write(post(field, body=body, target=target))
+            code, content = await answer(reader)
+            said.append((code, re.sub(rb"needs \d+", b"needs", content)))  # of what came with the first read
+            gateway.inference.gate.set()
+            writer.close()
+            busy.close()
+    assert said[0] == said[1]
+    assert status in {said[0][0], None}
+    assert said[0][0] >= 400
+
+
+@pytest.mark.asyncio
+async def test_a_large_body_that_does_not_come_takes_the_usual_way(
+    opened: list[InferExchange | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "SPLIT_S", 0.05)
+    async with serving(settings=RestSettings(body_timeout_s=0.3)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(post(body=LARGE)[:100_000])
+        assert (await answer(reader))[0] == 408
+        assert len(opened) == 1
+        assert nothing_is_held(gateway)
+        writer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_slow_large_body_is_answered(
+    late: bool, opened: list[InferExchange | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "SPLIT_S", 0.05 if late else 60.0)
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        words = post(body=LARGE)
+        writer.write(words[:100_000])
+        while not opened:
+            await asyncio.sleep(0.01)
+        (connection,) = gateway.frontend._connections._keys
+        assert not connection.idle
+        while (connection._upload is None) is not late:
+            await asyncio.sleep(0.01)
+        writer.write(words[100_000:])
+        assert (await answer(reader))[0] == 200
+        assert nothing_is_held(gateway)
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_within_a_large_body_leaves_nothing(opened: list[InferExchange | None]) -> None:
+    async with serving() as gateway:
+        _, writer = await gateway.connect()
+        writer.write(post(body=LARGE)[:100_000])
+        while not opened:
+            await asyncio.sleep(0.01)
+        assert gateway.frontend.requests.used == 1
+        writer.transport.abort()
+        while not nothing_is_held(gateway):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_a_stop_waits_for_the_rest_of_a_large_body(opened: list[InferExchange | None]) -> None:
+    words = post(body=LARGE)
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(words[:100_000])
+        while not opened:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.ensure_future(gateway.frontend.stop(20.0))
+        await asyncio.sleep(0)
+        writer.write(words[100_000:])
+        assert (await answer(reader))[0] == 200
+        assert await reader.read() == b""
+        await stopping
+        assert nothing_is_held(gateway)
         writer.close()
