@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.common.wire.parser import Parser
 from gateway.serving.frontends.http import direct
 from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, RequestHead
+from gateway.serving.frontends.peer import Peer
 from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference, InferExchange
 from gateway.serving.frontends.rest_v2.requests import WHOLE_BYTES
 from gateway.serving.frontends.rest_v2.settings import RestSettings
@@ -446,9 +447,17 @@ async def test_what_follows_a_large_body_waits_for_its_answer(opened: list[Infer
     ],
     ids=["too large", "unknown", "no JSON", "one too many", "too many requests", "too much memory"],
 )
+@pytest.mark.parametrize("local", [True, False])
 async def test_large_bodies_are_refused_in_the_same_words(
-    settings: RestSettings, body: bytes, target: bytes, status: int | None
+    settings: RestSettings,
+    body: bytes,
+    target: bytes,
+    status: int | None,
+    *,
+    local: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(Peer, "local", local)
     said = []
     for field in (b"", b"Expect: none\r\n"):
         async with serving(settings=settings) as gateway:
