@@ -10,13 +10,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
-from tests.performance import cpp
+from tests.performance import cpp, http_load
 from tests.performance import streams as streaming
 from tests.performance.networks import Network
 from tests.performance.servers import LOAD_CORE, WAIT_S, Server, pinned, said
@@ -178,6 +178,32 @@ def rest(server: Server, network: Network, folder: Path, seconds: float, *, conn
     report = said([*words, f"http://{server.rest}/v2/models/{network.name}/infer"], LOAD_CORE, seconds + WAIT_S)
     _refuse_failure(0, report, 1)
     return _read(log, seconds, report)
+
+
+def http(
+    server: Server,
+    folder: Path,
+    seconds: float,
+    network: Network | None,
+    *,
+    rows: int = 1,
+    binary: bool = False,
+    vary: str = "",
+    callers: int = 1,
+) -> Figures:
+    """Ask over HTTP/1.1 for inference, or without `network` for the metrics; return the figures of `http_load`."""
+    host, port = server.rest.rsplit(":", 1)
+    plan = http_load.Plan(host, int(port), "/metrics", "", 0, vary, callers, seconds)
+    if network is not None:
+        array, file = np.repeat(network.row(), rows, 0), folder / f"{network.name}-{rows}-{binary}.http"
+        tensor = {"name": network.input, "datatype": network.datatype, "shape": array.shape}
+        more = {"parameters": {"binary_data_size": array.nbytes}} if binary else {"data": array.ravel().tolist()}
+        head = json.dumps({"inputs": [{**tensor, **more}]}).encode()
+        file.write_bytes(head + (array.tobytes() if binary else b""))
+        path, size = f"/v2/models/{network.name}/infer", len(head) if binary else 0
+        plan = replace(plan, path=path, body=str(file), json_bytes=size)
+    command = [sys.executable, "-m", "tests.performance.http_load", json.dumps(asdict(plan))]
+    return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))
 
 
 def wire(server: Server, body: Body, seconds: float, *, connections: int, vary: str) -> Figures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.performance import cpp, load, region, sensors, servers
 from tests.performance.load import Figures, Posting
@@ -195,6 +195,22 @@ def _rest(chosen: Sequence[str]) -> Iterator[Step]:
     for connections in (1, 8):
         for name in chosen:
             yield _asked(Row("REST, tiny model", f"JSON, {_counted(connections)}", name, TINY), connections)
+    for name in chosen:
+        for vary in ("traceparent", "query", "connection"):
+            yield _over_http(Row("REST, tiny model", f"JSON, another {vary} each", name, TINY), vary=vary)
+        yield _over_http(Row("REST, tiny model", "JSON, 128 rows", name, TINY), rows=128)
+        for binary in (False, True):
+            what = f"{'binary' if binary else 'JSON'}, {_counted(2)}"
+            yield _over_http(Row("REST, mobilenet", what, name, COSTLY), binary=binary, callers=2)
+        yield _over_http(Row("REST, tiny model", "metrics", name, TINY), metrics=True)
+
+
+def _over_http(row: Row, *, metrics: bool = False, **how: Any) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, network = rig.server(row.server), None if metrics else rig.networks[row.model]
+        return single(rig.costed(server, lambda: [load.http(server, rig.folder, rig.seconds, network, **how)]))
+
+    return Step(row, measure, (row.model,))
 
 
 def _asked(row: Row, connections: int) -> Step:
