@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -137,15 +137,9 @@ class DirectInference:
         exchange, alone = InferExchange(self, connection, route), connection.alone
         if alone:  # nothing could join its run: it need not wait for the next pass of the event loop
             self.ports.inference.hold()
-        try:
-            exchange.begin(body)
-        except RequestError as error:
-            exchange.refuse(error)
-        except Exception as error:  # noqa: BLE001  as litestar's: a defect is the server's, and ends this request only
-            exchange.fail(error)
-        finally:
-            if alone:
-                self.ports.inference.release()
+        exchange.do(exchange.begin, body)
+        if alone:
+            self.ports.inference.release()
         return None if exchange.over else exchange
 
     def open(self, connection: DirectConnection, route: HeadProperties, size: int) -> InferExchange | None:
@@ -168,7 +162,7 @@ class DirectInference:
     # ---- Sink --------------------------------------------------------------------------------------------------------
     def answer(self, token: InferExchange, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
-        token.answer(response)
+        token.do(token.answer, response)
 
     def refuse(self, token: InferExchange, error: RequestError) -> None:
         """Implement `Sink.refuse`."""
@@ -176,11 +170,11 @@ class DirectInference:
 
     def answer_raw(self, token: InferExchange, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
-        token.answer_raw(form, contents)
+        token.do(token.answer_raw, form, contents)
 
     def submit_again(self, token: InferExchange) -> None:
         """Implement `RawSink.submit_again`."""
-        token.submit_again()
+        token.do(token.submit_again)
 
     def flush(self) -> None:
         """Implement `Sink.flush`: every answer is written at once, to a connection of its own."""
@@ -218,6 +212,15 @@ class InferExchange:
         """Body and id of a request that is answered as bytes."""
         self.over = False
         """True once the answer was given, or none is due any more."""
+
+    def do(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do a part of the work. An error ends this request only; one that is no refusal is a defect of the server."""
+        try:
+            work(*arguments)
+        except RequestError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001  as litestar does
+            self.fail(error)
 
     def open(self, size: int) -> bool:
         """Take place and memory for a body that is still to come. Return False, uncounted, if it would be refused."""
@@ -288,47 +291,28 @@ class InferExchange:
         """Answer with outputs as bytes."""
         if self.over:
             return
-        direct, content = self._direct, None
-        try:
-            content = direct.raw.answer(form, self._ident, contents)
-            if content is None or (self._route.accept and len(content) >= direct.ports.settings.compress_from_bytes):
-                self._asked = JsonRequest(InferRequest(form.model, {}))
-                self.answer(response_of(form, self._ident, contents))
-                return
-            if len(content) > len(self._body):
-                hold_answer(self._lease, len(content))
-        except RequestError as error:
-            self.refuse(error)
-        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
-            self.fail(error)
-        else:
-            self._end()
-            direct.respond_json(self._connection, content)
+        direct, content = self._direct, self._direct.raw.answer(form, self._ident, contents)
+        if content is None or (self._route.accept and len(content) >= direct.ports.settings.compress_from_bytes):
+            self._asked = JsonRequest(InferRequest(form.model, {}))
+            self.answer(response_of(form, self._ident, contents))
+            return
+        if len(content) > len(self._body):
+            hold_answer(self._lease, len(content))
+        self._end()
+        direct.respond_json(self._connection, content)
 
     def submit_again(self) -> None:
         """Submit a request that its raw batch did not answer."""
-        if self.over:
-            return
-        route = self._route
-        try:
-            self._submit(decode_whole(self._direct.ports, self._body, None, route.names, self._lease.caller))
-        except RequestError as error:
-            self.refuse(error)
-        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
-            self.fail(error)
+        if not self.over:
+            self._submit(decode_whole(self._direct.ports, self._body, None, self._route.names, self._lease.caller))
 
     def answer(self, response: InferResponse) -> None:
         """Encode and send an answer; a large one, or one that is compressed, in a task."""
-        try:
-            answer = self._encoded_at_once(response)
-            if answer is None or encoding_of(answer, self._route.accept, self._direct.ports.settings) != "identity":
-                self._task = self._connection.loop.create_task(self._answer_apart(response, answer))
-            else:
-                self._respond(200, fields_of(answer), bytes(answer))
-        except RequestError as error:
-            self.refuse(error)
-        except Exception as error:  # noqa: BLE001  as in `begin`; a sink must not raise
-            self.fail(error)
+        answer = self._encoded_at_once(response)
+        if answer is None or encoding_of(answer, self._route.accept, self._direct.ports.settings) != "identity":
+            self._task = self._connection.loop.create_task(self._answer_apart(response, answer))
+        else:
+            self._respond(200, fields_of(answer), bytes(answer))
 
     def refuse(self, error: RequestError) -> None:
         """Answer with a refusal."""
@@ -362,7 +346,7 @@ class InferExchange:
     # ---- internal ----------------------------------------------------------------------------------------------------
     def _collect(self, body: memoryview, parsed: JsonBody, key: Key) -> bool:
         """Add the request to the engine's batch of its like. Return False if it takes the usual way."""
-        known = self._direct.raw.find(key)
+        known = self._direct.raw.known.get(key)
         if known is None or len(body) > known.limit_bytes or (contents := known.contents(parsed)) is None:
             return False
         self._lease.take(len(body))
@@ -388,7 +372,8 @@ class InferExchange:
         """Decode a large request within the bounds of one pass of the event loop, and submit it."""
         try:
             route = self._route
-            asked = await decode_large(self._direct.ports, body, route.length, route.names, self._lease)
+            ports, lease = self._direct.ports, self._lease
+            asked = await decode_large(ports, body, route.length, route.names, lease, parsed=parsed)
             self._submit(asked)
             self._direct.raw.learn(key, parsed, asked.request, limit_bytes)
         except RequestError as error:

@@ -80,7 +80,7 @@ class RawRequests:
 
     def __init__(self, engine: Submission) -> None:
         self._engine = engine
-        self._known: dict[Key, KnownRequest] = {}
+        self.known: dict[Key, KnownRequest] = {}
         self._forms: dict[ResponseForm, AnswerForm] = {}
 
     def key(self, names: tuple[str, str], parsed: JsonBody) -> Key | None:
@@ -98,10 +98,6 @@ class RawRequests:
             key += (None, output.name)
         return tuple(key)
 
-    def find(self, key: Key) -> KnownRequest | None:
-        """Return the known request, or None."""
-        return self._known.get(key)
-
     def learn(self, key: Key | None, parsed: JsonBody | None, request: InferRequest, limit_bytes: int) -> None:
         """Remember `request`, which was submitted, if it has a key and the engine collects its like as bytes."""
         if key is None or parsed is None:
@@ -115,9 +111,9 @@ class RawRequests:
             numbers.append(_Numbers(number_decoder(datatype, 1), layout, count, datatype, tuple(given.shape)))
         batch = self._engine.raw_batch(request)
         if batch is not None and sum(each.count for each in numbers) <= ELEMENTS_LIMIT:
-            if len(self._known) >= KNOWN_LIMIT:
-                self._known.clear()
-            self._known[key] = KnownRequest(batch, limit_bytes, tuple(numbers))
+            if len(self.known) >= KNOWN_LIMIT:
+                self.known.clear()
+            self.known[key] = KnownRequest(batch, limit_bytes, tuple(numbers))
 
     def answer(self, form: ResponseForm, ident: str, contents: Sequence[Raw]) -> bytes | None:
         """Return the answer as JSON; None for a large one."""
@@ -131,10 +127,9 @@ class RawRequests:
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """Texts of all answers of a form: up to the id, behind it, before each output's numbers; and their layouts."""
+    """Texts of all answers of a form: before the id, before each output's numbers; and the layouts of those."""
 
     start: bytes
-    opened: bytes
     before: tuple[bytes, ...]
     layouts: tuple[struct.Struct, ...]
     elements: int
@@ -146,15 +141,14 @@ class AnswerForm:
         before, layouts, elements = list[bytes](), list[struct.Struct](), 0
         for name, datatype, shape in form.outputs:
             line = msgspec.json.encode({"name": name, "datatype": datatype.label, "shape": list(shape)})
-            before.append((b"]}," if before else b"") + line[:-1] + b',"data":[')
+            before.append((b"]}," if before else b'"outputs":[') + line[:-1] + b',"data":[')
             layouts.append(struct.Struct(f"<{prod(shape)}{_FORMATS[datatype.label]}"))
             elements += prod(shape)
-        return cls(start, b'"outputs":[', tuple(before), tuple(layouts), elements)
+        return cls(start, tuple(before), tuple(layouts), elements)
 
     def fill(self, ident: str, contents: Sequence[Raw]) -> bytes:
         """Return the answer with these contents of its outputs."""
-        named = b'"id":%b,' % msgspec.json.encode(ident) if ident else b""
-        pieces = [self.start, named, self.opened]
+        pieces = [self.start, b'"id":%b,' % msgspec.json.encode(ident) if ident else b""]
         for before, layout, content in zip(self.before, self.layouts, contents, strict=True):
             values = layout.unpack(content)
             text = msgspec.json.encode(values)

@@ -90,15 +90,22 @@ def decode_whole(
 
 
 async def decode_large(
-    ports: RestPorts, whole: memoryview, length: str | None, names: tuple[str, str], lease: Lease
+    ports: RestPorts,
+    whole: memoryview,
+    length: str | None,
+    names: tuple[str, str],
+    lease: Lease,
+    *,
+    parsed: JsonBody | None = None,
 ) -> JsonRequest:
     """Return the request in a body of any size as `decode_whole` does. A large one is checked before it is decoded."""
     if len(whole) <= WHOLE_BYTES or length == "0":
-        return decode_whole(ports, whole, length, names, lease.caller)
+        return decode_whole(ports, whole, length, names, lease.caller, parsed=parsed)
     end, now_ns = json_end(len(whole), length, ports.settings), time.monotonic_ns()
     head, binary = whole[:end], None if length is None else whole[end:]
     decoding, apart = ports.inference.decoding, len(head) > APART_BYTES
-    parsed = await decoding.run(lease.caller, _parsing(head), apart=apart)
+    if parsed is None:
+        parsed = await decoding.run(lease.caller, _parsing(head), apart=apart)
     alike, size = declared(parsed, *names)
     ports.inference.check(alike)
     lease.take(size)

@@ -45,7 +45,7 @@ def learned(datatype: Datatype, *shape: int, engine: object = None) -> KnownRequ
     raw.learn(
         key, parsed, decode_request(json.dumps(wrapped(datatype, shape, zeros)).encode(), "m", now_ns=0).request, 9
     )
-    return None if key is None else raw.find(key)
+    return None if key is None else raw.known.get(key)
 
 
 def wrapped(datatype: Datatype, shape: tuple[int, ...], data: Any, **more: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_no_more_is_remembered_than_allowed() -> None:
         parsed = JSON_BODY.decode(body)
         raw.learn(raw.key(("m", ""), parsed), parsed, decode_request(body, "m", now_ns=0).request, 9)
         raw.answer(ResponseForm("m", "1", (("y", Datatype.UINT8, (width,)),)), "", [b"\0" * width])
-    assert len(raw._known) <= KNOWN_LIMIT
+    assert len(raw.known) <= KNOWN_LIMIT
     assert len(raw._forms) <= KNOWN_LIMIT
 
 
