@@ -28,8 +28,8 @@ class Form:
     A form is names, datatypes, shapes and requested outputs. `rows`: rows that a request adds to a batch (1 if the
     model has no batch dimension). `finite`: inputs without NaN or infinity. `encoded`: inputs with images that are not
     decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs (0: not yet known).
-    `costly`: such a run is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as they are in memory.
-    `interpreted`: results of the model's task are requested.
+    `costly`: such a run is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as
+    they are in memory. `interpreted`: results of the model's task are requested.
     """
 
     rows: int

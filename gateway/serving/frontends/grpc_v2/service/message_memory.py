@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import weakref
 
-import numpy as np
-
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import aligned_memory
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.pools import Pool
 
 MESSAGE_BYTES = 1024
 """Memory of a message in addition to its content, a high estimate. An empty message is five bytes of a window."""
-ALIGNED_BYTES = 64
-"""Alignment of large tensors: a cache line, as wide as the widest vector instructions read."""
 
 
 class MessageMemory:
@@ -34,15 +31,13 @@ class MessageMemory:
     def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, MemoryShare]:
         """Return memory of `size` bytes, and the share that counts how much of it is filled (`filled` at first).
 
-        Byte `lead` of the memory is at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass. Raises
-        RequestError OVERLOADED if there is no memory left.
+        Raises RequestError OVERLOADED if there is no memory left.
         """
         share = MemoryShare(self.pool, info)
         share.grow(MESSAGE_BYTES + filled)
-        memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-        weakref.finalize(memory, share.free).atexit = False
-        start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
-        return memory.data[start : start + size], share
+        memory = aligned_memory(size, lead)
+        weakref.finalize(memory.obj, share.free).atexit = False
+        return memory, share
 
 
 class MemoryShare:
