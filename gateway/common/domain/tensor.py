@@ -119,13 +119,10 @@ def element_count(shape: Sequence[int], tensor: str) -> int:
     return math.prod(shape)
 
 
-def aligned_memory(size: int, lead: int = 0) -> memoryview:
-    """Return memory of `size` bytes whose byte `lead` is at a multiple of ALIGNED_BYTES.
-
-    It is not zeroed: that would cost a pass.
-    """
+def aligned_memory(size: int) -> memoryview:
+    """Return memory of `size` bytes at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass."""
     memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-    start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
+    start = -memory.ctypes.data % ALIGNED_BYTES
     return memory.data[start : start + size]
 
 

@@ -84,6 +84,11 @@ class Incoming:
             while left and not self._over:
                 if self.begun_ns is None:
                     self.begun_ns = now_ns
+                size, begin = len(left), self._filled
+                if size < self.missing and not self._asks:  # the middle of a large message: its parts are many
+                    self._body[begin : begin + size] = left
+                    self._filled, self.missing = begin + size, self.missing - size
+                    break
                 left = left[self._fill(left) if self.missing else self._read_prefix(left) :]
                 if not self.missing and len(self._prefix) == PREFIX.size:
                     self._count()
