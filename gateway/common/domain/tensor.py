@@ -30,6 +30,8 @@ Steps = Generator[None, None, T]
 """Generator of work in steps of at most about 1 ms each; its return value is the result."""
 
 LENGTH_PREFIX_BYTES = 4
+ALIGNED_BYTES = 64
+"""Alignment of large tensors: a cache line, as wide as the widest vector instructions read."""
 STEP_ELEMENTS = 512
 """BYTES elements of one step: about 0.15 ms."""
 STEP_BYTES = 262_144
@@ -115,6 +117,13 @@ def element_count(shape: Sequence[int], tensor: str) -> int:
     if math.prod(dimension or 1 for dimension in shape) > ELEMENTS_LIMIT:
         raise RequestError(Fault.INVALID, f"tensor '{tensor}' has an impossibly large shape {list(shape)}")
     return math.prod(shape)
+
+
+def aligned_memory(size: int) -> memoryview:
+    """Return memory of `size` bytes at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass."""
+    memory = np.empty(size + ALIGNED_BYTES, np.uint8)
+    start = -memory.ctypes.data % ALIGNED_BYTES
+    return memory.data[start : start + size]
 
 
 def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview, tensor: str) -> Array:

@@ -27,9 +27,9 @@ class Form:
 
     A form is names, datatypes, shapes and requested outputs. `rows`: rows that a request adds to a batch (1 if the
     model has no batch dimension). `finite`: inputs without NaN or infinity. `encoded`: inputs with images that are not
-    decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs. `costly`: such a run
-    is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as they are in memory.
-    `interpreted`: results of the model's task are requested.
+    decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs (0: not yet known).
+    `costly`: such a run is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as
+    they are in memory. `interpreted`: results of the model's task are requested.
     """
 
     rows: int
@@ -140,8 +140,8 @@ class Admission:
         row_bytes = sum(tensor.array.nbytes for tensor in request.inputs.values()) // form.rows
         form.stacks = form.stacks and cost.stacking_pays(row_bytes)
         if cost.limit_ns:
-            form.cost_ns = cost.expected_ns(form.rows)
-            form.costly = cost.too_costly(form.cost_ns, before=True)
+            form.cost_ns = 0 if cost.opened else cost.expected_ns(form.rows)
+            form.costly = cost.opened or cost.too_costly(form.cost_ns, before=True)
         return form
 
 

@@ -24,7 +24,8 @@ class Cost:
 
     `run_ns`, `row_ns`: duration of a run of one row, and of a row in a batch (0: not known). `limit_ns`: limit below
     which a run happens on the event loop (0: never). `worker_rows`, `loop_rows`: rows that one run may join on the
-    worker and on the event loop.
+    worker and on the event loop. `opened`: requests differ in more than rows, so that the trial has measured one of
+    many shapes. The first run of each happens on the worker.
     """
 
     run_ns: int = 0
@@ -32,6 +33,7 @@ class Cost:
     limit_ns: int = 0
     worker_rows: int = 1
     loop_rows: int = 1
+    opened: bool = False
 
     def off_loop(self) -> Cost:
         """Return the cost of a model that runs on its worker only."""
@@ -52,9 +54,14 @@ class Cost:
         """
         return row_bytes < (self.run_ns - self.row_ns) * STACKING_BYTES_PER_NS
 
+    def rows_at_once(self, known_ns: int, rows: int) -> int:
+        """Return the rows that a run on the event loop may join if its first request has `rows` of them."""
+        return min(self.loop_rows, rows * self.limit_ns // max(known_ns, 1)) if self.opened else self.loop_rows
+
     def learned_ns(self, known_ns: int, ran_ns: int) -> int:
-        """Return the known cost after one more run."""
-        return known_ns + (min(ran_ns, SAMPLE_LIMITS * self.limit_ns) - known_ns >> SAMPLE_SHIFT)
+        """Return the known cost (0: none) after one more run."""
+        ran_ns = min(ran_ns, SAMPLE_LIMITS * self.limit_ns)
+        return known_ns + (ran_ns - known_ns >> SAMPLE_SHIFT) if known_ns else ran_ns
 
     def too_costly(self, known_ns: int, *, before: bool) -> bool:
         """Return True if such a run belongs on the worker. `before`: it did until now."""
@@ -66,6 +73,7 @@ def estimate_cost(
     accelerator: str,
     *,
     joins: bool,
+    opened: bool = False,
     inline_limit_us: int,
     batch_rows: int,
     batch_gain: float,
@@ -73,7 +81,7 @@ def estimate_cost(
     """Return the cost of a variant from its trial.
 
     Requests are joined if `joins` and if the trial measured that it pays. They run on the event loop under two
-    conditions: one row on the CPU was measured below the limit, and the duration of a run cannot grow beyond it.
+    conditions: one row on the CPU was measured below the limit, and the duration of a run depends on shapes only.
     """
     measured = verdict.measured if verdict else None
     if verdict is None or measured is None:
@@ -88,6 +96,7 @@ def estimate_cost(
         limit_ns=limit_ns,
         worker_rows=batch_rows if pays else 1,
         loop_rows=max(1, min(batch_rows, limit_ns // row_ns)) if pays else 1,
+        opened=opened,
     )
 
 

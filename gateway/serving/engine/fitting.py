@@ -116,16 +116,16 @@ class Fitting:
     def _cost(self, declared: ModelManifest, candidate: Candidate) -> Cost:
         """Return the cost of a candidate.
 
-        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. A
-        model with open axes runs there, too: they let a caller choose how long a run takes.
+        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that.
         """
         settings, manifest = self.context.settings, settled(declared, candidate.verdict)
-        on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
+        on_loop = not settings.queue_of(manifest.name).delay_us
         joining = candidate.verdict.joining if candidate.verdict else None
         return estimate_cost(
             candidate.verdict,
             candidate.accelerator or CPU,
             joins=not self._not_joined(declared, candidate),
+            opened=not of_one_shape(manifest),
             inline_limit_us=settings.inline_limit_us if on_loop else 0,
             batch_rows=min(manifest.rows_limit(settings.batch_rows), joining.rows if joining else 1),
             batch_gain=settings.batch_gain,

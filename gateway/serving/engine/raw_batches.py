@@ -81,7 +81,8 @@ class OpenRawBatch:
         for (name, shape, dtype), column in zip(self._inputs, columns, strict=True):
             whole = (shape[0] * count, *shape[1:]) if count > 1 else shape
             # frombuffer copies nothing, so one request costs no copy; several cost the one of join.
-            inputs[name] = np.frombuffer(column[0] if count == 1 else b"".join(column), dtype).reshape(whole)
+            array = np.frombuffer(column[0] if count == 1 else b"".join(column), dtype).reshape(whole)
+            inputs[name] = array if array.flags.aligned else array.copy()  # only the first input of a large message is
         return inputs
 
 

@@ -200,7 +200,8 @@ class Servable:
                 self._raw.close()
             now_ns, usage = time.monotonic_ns(), self._usage
             self._batch_pass.watch(now_ns)
-            run = self._raw.run(now_ns, usage.cost.loop_rows)
+            form = self._raw.waiting[0].form
+            run = self._raw.run(now_ns, usage.cost.rows_at_once(form.cost_ns, form.rows))
             self._on_turn = bool(self._raw.waiting or (self._queue.length and not self._worker.owns))
             if run is not None:
                 self._learn(run.form, run.ran_ns - run.gathered_ns)
@@ -226,7 +227,8 @@ class Servable:
         else:
             now_ns = time.monotonic_ns()
             self._batch_pass.watch(now_ns)
-            ran = self._runner.run(queue.take(now_ns, usage.cost.loop_rows))
+            rows = usage.cost.rows_at_once(head.form.cost_ns, head.form.rows)
+            ran = self._runner.run(queue.take(now_ns, rows))
             self._ran(ran)
             self._on_turn = queue.length > 0
             if ran.ended_ns - ran.began_ns > usage.overrun_ns and usage.overran():

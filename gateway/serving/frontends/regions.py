@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,18 +162,25 @@ class Regions:
         segment = self._segment(caller, name)
         if self._in_place(segment):
             return segment.view(offset, byte_size)
-        return memoryview(segment.copy(offset, byte_size))
+        return segment.copy(offset, byte_size)
 
-    def raw(self, caller: str, place: RegionSpan, datatype: Datatype) -> memoryview | bytes:
+    def raw(self, caller: str, place: RegionSpan, datatype: Datatype) -> memoryview:
         """Return an input's bytes: in place, or copied if datatype, alignment or `copy_inputs` requires it.
 
         Raises as `view` does.
         """
+        return self.source(caller, place, datatype)()
+
+    def source(self, caller: str, place: RegionSpan, datatype: Datatype) -> Callable[[], memoryview]:
+        """Return the function that reads an input as `raw` does, also if the region is gone. Both raise as `raw` does.
+
+        Large requests that wait for the end of a pass of the event loop are copied one after the other into the same
+        memory, just before their runs: it stays in the processor's cache.
+        """
         segment = self._segment(caller, place.region)
         aligned = datatype in _IN_PLACE and not (segment.offset + place.offset) % datatype.wire_bytes
-        if aligned and self._in_place(segment):
-            return segment.view(place.offset, place.byte_size)
-        return segment.copy(place.offset, place.byte_size)
+        read = segment.view if aligned and self._in_place(segment) else segment.copy
+        return partial(read, place.offset, place.byte_size)
 
     def destination(self, caller: str, place: RegionSpan, output: str) -> OutputPlace:
         """Return the destination of an output.

@@ -7,6 +7,7 @@ shared memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,9 +66,9 @@ class SharedInput:
     place: RegionSpan
     regions: Regions
 
-    def raw(self, caller: str) -> Raw:
-        """Return its bytes as they are now. Raises as `Regions.raw` does."""
-        return self.regions.raw(caller, self.place, self.datatype)
+    def source(self, caller: str) -> Callable[[], Raw]:
+        """Return the function that reads its bytes. Raises as `Regions.source` does."""
+        return self.regions.source(caller, self.place, self.datatype)
 
     def tensor(self, raw: Raw, _lent: bool) -> Tensor:
         """Return the tensor that its bytes hold."""
@@ -91,9 +92,9 @@ class SharedOutput:
 class Pattern:
     """Pattern of a request. `like` is the request without tensors, id and caller.
 
-    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `spans`: contents
-    in the message. `batches`: such requests may be collected as bytes, in the engine's `batch` if there is one. A
-    pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
+    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `spans`: contents in the message
+    (empty for those in shared memory). `batches`: such requests may be collected as bytes, in the engine's `batch` if
+    there is one. A pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
     """
 
     like: InferRequest
@@ -107,16 +108,25 @@ class Pattern:
 
     def __post_init__(self) -> None:
         """Divide the inputs into those in shared memory and those in the message."""
-        inline, like = [each for each in self.inputs if isinstance(each, InlineInput)], self.like
         self.placed = tuple(each for each in self.inputs if isinstance(each, SharedInput))
-        self.spans = tuple(slice(each.start, each.end) for each in inline)
-        plain = not self.placed and all(each.plain for each in inline)
-        self.batches = plain and not (self.outputs or self.timeout_us or like.ignored_parameters)
+        self.spans = tuple(
+            slice(each.start, each.end) if isinstance(each, InlineInput) else slice(0) for each in self.inputs
+        )
+        plain = not any(each.datatype in CONVERTED for each in self.inputs)
+        self.batches = plain and not (self.outputs or self.timeout_us or self.like.ignored_parameters)
+
+    def contents(self, raw: Raw, caller: str) -> Sequence[Raw]:
+        """Return the inputs' contents in a message that fits, for `batch`. Raises as `Regions.source` does."""
+        if self.placed:
+            shared = [each.source(caller) if isinstance(each, SharedInput) else None for each in self.inputs]
+            return _Contents(raw, self.spans, shared)
+        spans = self.spans
+        return (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
 
     def request(self, raw: Raw, ident: str, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
         """Return the request of a message that fits. Raises as `decode_request` does."""
         caller, like, sources = call.caller, self.like, self.inputs
-        shared = {each.name: each.raw(caller) for each in self.placed} if self.placed else NONE_SHARED
+        shared = {each.name: each.source(caller)() for each in self.placed} if self.placed else NONE_SHARED
         outputs = like.outputs
         if self.outputs:
             outputs = tuple(each.destined(caller) if isinstance(each, SharedOutput) else each for each in self.outputs)
@@ -140,6 +150,22 @@ class Pattern:
             like.stream,
             like.ignored_parameters,
         )
+
+
+class _Contents(Sequence[Raw]):
+    """Contents of a request that has inputs in shared memory: these are read when they are asked for."""
+
+    __slots__ = ("_raw", "_shared", "_spans")
+
+    def __init__(self, raw: Raw, spans: Sequence[slice], shared: Sequence[Callable[[], Raw] | None]) -> None:
+        self._raw, self._spans, self._shared = raw, spans, shared
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __getitem__(self, index: Any) -> Any:
+        read = self._shared[index]
+        return self._raw[self._spans[index]] if read is None else read()
 
 
 def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions: Regions | None) -> Pattern | None:

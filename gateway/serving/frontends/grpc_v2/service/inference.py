@@ -212,11 +212,10 @@ class InferenceService:
         share = MemoryShare(self.message_memory.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
-            if opened.raw:  # a small message: the transport needs no method for the next of its like
-                known = self.codec.find(opened.raw)
-                if known is None:
-                    self.codec.learn(opened.raw, opened.sent, asked)
-                self.submission.find_batch(known, asked)
+            known = self.codec.find(opened.raw)
+            if known is None:  # the transport needs no method for the next of its like
+                self.codec.learn(opened.raw, opened.sent, asked)
+            self.submission.find_batch(known, asked)
             response = await self._inference.infer(asked)
             if wants_final_response(opened.sent):
                 response = mark_final(response)

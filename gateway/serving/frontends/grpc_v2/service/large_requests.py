@@ -28,16 +28,15 @@ class OpenedRequest:
     """A message that was parsed without its contents, which are in `parts`.
 
     `declared`: its tensors' names, datatypes and shapes, each with the memory of one element. None for a small message,
-    which costs less than the check. `size_bytes`: size of the message. `decoded_bytes`: memory that decoding allocates.
-    `raw`: the message itself if it is small. `refusal`: what is wrong with its tensors.
+    which costs less than the check. `raw`: the message. `decoded_bytes`: memory that decoding allocates. `refusal`:
+    what is wrong with its tensors.
     """
 
     sent: Any
     parts: Parts
-    size_bytes: int
+    raw: Raw
     declared: InferRequest | None = None
     decoded_bytes: int = 0
-    raw: bytes = b""
     refusal: RequestError | None = None
 
 
@@ -59,7 +58,7 @@ class LargeRequestReader:
         if len(raw) <= WHOLE_BYTES:
             small = bytes(raw)
             sent = parse_message(message("inference.ModelInferRequest"), small)
-            return OpenedRequest(sent, Parts(sent.raw_input_contents, {}), len(small), raw=small)
+            return OpenedRequest(sent, Parts(sent.raw_input_contents, {}), small)
         return await self._inference.decoding.run(caller, _opening(memoryview(raw)))
 
     async def read(self, opened: OpenedRequest, call: CallInfo, now_ns: int, share: MemoryShare) -> InferRequest:
@@ -71,8 +70,8 @@ class LargeRequestReader:
             raise opened.refusal
         if opened.declared is not None:
             most = self._inference.sizes(opened.declared.model).binary_bytes
-            if most is not None and opened.size_bytes > most:
-                raise too_large(opened.size_bytes, most, of_model=True)
+            if most is not None and len(opened.raw) > most:
+                raise too_large(len(opened.raw), most, of_model=True)
             self._inference.check(opened.declared)
             share.grow(opened.decoded_bytes)
         with closing(request_steps(opened.sent, opened.parts, call, now_ns, self._regions)) as steps:
@@ -93,11 +92,11 @@ def _opening(raw: memoryview) -> Steps[OpenedRequest]:
         try:
             tensor = inputs[each.name] = _declared(each)
         except RequestError as error:
-            return OpenedRequest(sent, parts, len(raw), refusal=error.with_traceback(None))
+            return OpenedRequest(sent, parts, raw, refusal=error.with_traceback(None))
         if tensor.datatype in CONVERTED or not raws:
             size += decoded_bytes(tensor.datatype, tensor.array.size)
     declared = InferRequest(sent.model_name, inputs, sent.model_version)
-    return OpenedRequest(sent, parts, len(raw), declared, size)
+    return OpenedRequest(sent, parts, raw, declared, size)
 
 
 def _declared(sent: Any) -> Tensor:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import ALIGNED_BYTES, Array
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.pools import Pool
 
 MESSAGE_BYTES = 1024
 """Memory of a message in addition to its content, a high estimate. An empty message is five bytes of a window."""
-ALIGNED_BYTES = 64
-"""Alignment of large tensors: a cache line, as wide as the widest vector instructions read."""
+
+
+LARGE_BYTES = 256 * 1024
+"""Size from which memory is used again: malloc returns so much to the system, and each page costs a fault then."""
+SPARE_BYTES, SPARE_S = 32 * 1024 * 1024, 1.0
+"""Most memory that waits to be used again, and the longest time for which it waits."""
 
 
 class MessageMemory:
@@ -25,24 +31,51 @@ class MessageMemory:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self._used: dict[int, tuple[weakref.ref[Array], Array, MemoryShare]] = {}
+        self._spare: list[Array] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def used_bytes(self) -> int:
         """Return the bytes of all messages in memory."""
         return self.pool.used
 
-    def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, MemoryShare]:
-        """Return memory of `size` bytes, and the share that counts how much of it is filled (`filled` at first).
+    def take(self, size: int, lead: int, info: CallInfo, filled: int | None = None) -> tuple[memoryview, MemoryShare]:
+        """Return memory of `size` bytes, and the share that counts MESSAGE_BYTES and `filled` (None: nothing yet).
 
         Byte `lead` of the memory is at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass. Raises
         RequestError OVERLOADED if there is no memory left.
         """
         share = MemoryShare(self.pool, info)
-        share.grow(MESSAGE_BYTES + filled)
-        memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-        weakref.finalize(memory, share.free).atexit = False
-        start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
-        return memory.data[start : start + size], share
+        if filled is not None:
+            share.grow(MESSAGE_BYTES + filled)
+        whole = self._used_before(size + ALIGNED_BYTES) if size >= LARGE_BYTES else None
+        if whole is None:
+            whole = np.empty(size + ALIGNED_BYTES, np.uint8)
+        start = -(whole.ctypes.data + lead) % ALIGNED_BYTES
+        memory = whole[start : start + size]  # every view of it holds this object, not `whole`
+        reference = weakref.ref(memory, self._freed)  # weakref.finalize costs 3 µs more
+        self._used[id(reference)] = reference, whole, share
+        return memory.data, share
+
+    def _used_before(self, size: int) -> Array | None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SPARE_S, self._drop)
+        places = (place for place in reversed(range(len(self._spare))) if self._spare[place].size == size)
+        return None if (place := next(places, None)) is None else self._spare.pop(place)
+
+    def _freed(self, memory: weakref.ref[Array]) -> None:
+        """Count memory as free, on the thread that used it last. Keep it until the next `_drop`."""
+        _, whole, share = self._used.pop(id(memory))
+        share.free()
+        is_large = whole.size > LARGE_BYTES and self._timer is not None
+        if is_large and sum(each.size for each in self._spare) + whole.size <= SPARE_BYTES:
+            self._spare.append(whole)
+
+    def _drop(self) -> None:
+        """Return to the system what waits. The next large message begins the time again."""
+        self._timer = None
+        self._spare.clear()
 
 
 class MemoryShare:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.common.domain.rights import Rights, check_model
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.rights import check_model
 from gateway.common.domain.tensor import Raw
 from gateway.serving.domain.infer import InferRequest
 from gateway.serving.domain.ports import Pending, RawSink, Sink, Submission
@@ -19,16 +20,19 @@ class InferSubmission:
         self._codec, self._engine = codec, engine
         self.find, self.encode_raw = codec.find, codec.encode_raw
 
-    def collect(self, sink: RawSink, token: tuple[Any, ...], rights: Rights, now_ns: int, ends_ns: int | None) -> bool:
+    def collect(self, sink: RawSink, token: tuple[Any, ...], info: CallInfo, now_ns: int, ends_ns: int | None) -> bool:
         """Add a request to the engine's batch for its pattern. Return False if it must be submitted.
 
         `token` ends with the message and what `find` returned for it.
         """
         raw, (pattern, _) = token[-2:]
-        batch, spans = pattern.batch, pattern.spans
+        batch, rights = pattern.batch, info.rights
         if batch is None or (rights.models and not rights.sees(pattern.like.model)):
             return False
-        contents = (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
+        try:
+            contents = pattern.contents(raw, info.caller)
+        except RequestError:  # it is raised again when the request is submitted
+            return False
         return bool(batch.add(sink, token, contents, now_ns, ends_ns))
 
     def submit(

@@ -163,9 +163,9 @@ class GrpcConnection(SocketProtocol):
         raw = bytes(content) if (small := len(content) <= WHOLE_BYTES) else content
         try:
             known = self.submission.find(raw)
-            if small and known is not None and not self.load.waiting_bytes:
+            if (small or not lent) and known is not None and not self.load.waiting_bytes:
                 ends_ns = headers.ends_ns(stream.opened_ns)
-                if self.submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
+                if self.submission.collect(self, (stream, raw, known), headers.info, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.end_with_error(stream, unexpected(error, headers.rpc.path))

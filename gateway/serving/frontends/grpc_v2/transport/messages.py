@@ -10,7 +10,12 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Raw, Steps
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.framing import PREFIX
-from gateway.serving.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory, too_large
+from gateway.serving.frontends.grpc_v2.service.message_memory import (
+    MESSAGE_BYTES,
+    MemoryShare,
+    MessageMemory,
+    too_large,
+)
 
 BEGINNING_BYTES = 512
 """Length of a message's beginning that names its model."""
@@ -84,6 +89,11 @@ class Incoming:
             while left and not self._over:
                 if self.begun_ns is None:
                     self.begun_ns = now_ns
+                size, begin = len(left), self._filled
+                if size < self.missing and not self._asks:  # the middle of a large message: its parts are many
+                    self._body[begin : begin + size] = left
+                    self._filled, self.missing = begin + size, self.missing - size
+                    break
                 left = left[self._fill(left) if self.missing else self._read_prefix(left) :]
                 if not self.missing and len(self._prefix) == PREFIX.size:
                     self._count()
@@ -106,7 +116,7 @@ class Incoming:
         except RequestError:
             self.close()  # further bytes cannot be separated from the refused message's content
             raise
-        self._compressed, self._filled, self._counted, self.missing = bool(flag), 0, 0, size
+        self._compressed, self._filled, self._counted, self.missing = bool(flag), 0, -MESSAGE_BYTES, size
         self._asks = size > LARGE_BYTES
         return used
 

@@ -74,7 +74,7 @@ class StreamRequests:
         if known is None or FINAL in raw:
             return False
         ends_ns = headers.ends_ns(self._stream.opened_ns)
-        if not connection.submission.collect(self, (raw, known), headers.info.rights, now_ns, ends_ns):
+        if not connection.submission.collect(self, (raw, known), headers.info, now_ns, ends_ns):
             return False
         self.in_flight += 1
         return True

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.tensor import finish
+from gateway.common.domain.tensor import ALIGNED_BYTES, finish
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.codec.patterns import Raw
-from gateway.serving.frontends.grpc_v2.service.message_memory import ALIGNED_BYTES, MESSAGE_BYTES, MessageMemory
+from gateway.serving.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, MessageMemory
 from gateway.serving.frontends.grpc_v2.transport import messages
 from gateway.serving.frontends.grpc_v2.transport.messages import (
     BEGINNING_BYTES,
