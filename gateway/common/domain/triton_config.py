@@ -6,7 +6,7 @@ field that changes only how Triton schedules its runs is accepted, and a remark 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -78,6 +78,7 @@ class TritonConfig:
 
     `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
     dynamic_batching, which states that requests may share a run. `parameters` are the strings that ModelConfig repeats.
+    `runs`: the instances on the processor, which are runs at a time here (0: not stated).
     """
 
     file: str
@@ -91,6 +92,7 @@ class TritonConfig:
     remarks: tuple[str, ...] = ()
     joins: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
 
     @property
     def batched(self) -> bool | None:
@@ -142,6 +144,7 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         versions=_versions(top.block("version_policy")),
         joins="dynamic_batching" in top,
         parameters=dict(map(_parameter, top.blocks("parameters"))),
+        runs=sum(block.integer("count", low=0, high=ROWS_LIMIT) or 0 for block in _on_processor(top)),
         remarks=tuple(_scheduling(top, model)),
     )
     top.finish()
@@ -277,17 +280,24 @@ def _scheduling(top: Block, model: str) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
+def _on_processor(top: Block) -> Iterator[Block]:
+    """Yield the instance groups whose count is applied."""
+    for block in top.blocks("instance_group"):
+        if block.word("kind") in {"", "KIND_AUTO", "KIND_CPU", "KIND_MODEL"}:
+            yield block
+
+
 def _instances(block: Block) -> str:
-    count = block.integer("count", low=0, high=ROWS_LIMIT) or 1
+    block.integer("count", low=0, high=ROWS_LIMIT)
     kind = block.word("kind").removeprefix("KIND_")
     block.text("name")
     block.integers("gpus", low=0, high=ROWS_LIMIT)
     known = ("profile", "passive", "secondary_devices", "host_policy", "rate_limiter")
     left = [f"instance_group.{key}" for key in known if block.skip(key)]
     block.finish()
-    if count > 1 or kind not in {"", "AUTO", "CPU", "MODEL"}:
+    if kind not in {"", "AUTO", "CPU", "MODEL"}:
         left = ["instance_group"]
-    what = "a version has one session, where the trials found it best ([selection])"
+    what = "the trials choose the accelerator ([selection])"
     return f"{', '.join(left)} is not applied: {what}" if left else ""
 
 

@@ -11,27 +11,50 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
+class ModelUse:
+    """What all runs of one model use: time × threads consumed so far, and how many of them run now."""
+
+    consumed_ns: int = 0
+    running: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Share:
-    """Claim of one model: `threads` per run (0: it runs on an accelerator), time × threads consumed so far."""
+    """Claim of one run at a time: its `threads` (0: it runs on an accelerator), and the model that it belongs to."""
 
     threads: int
-    consumed_ns: int = 0
+    use: ModelUse = field(default_factory=ModelUse)
     asked: bool = False
     running: bool = False
     granted: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def consumed_ns(self) -> int:
+        """Return the time × threads that the model has consumed so far."""
+        return self.use.consumed_ns
+
+    def beside(self) -> Share:
+        """Return a share for another run of the same model at the same time."""
+        return Share(self.threads, self.use)
+
 
 class ThreadShares:
-    """Choice of the models that may run now. A run that needs more threads than there are takes them all."""
+    """Choice of the models that may run now. A run that needs more threads than there are takes them all.
+
+    The first run of each model has its turn as if no model ran more than one at a time: further runs get only threads
+    that are left, and delay no other model. They may overlap with its first run until they end.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = self.free = threads
+        self.further = 0
+        """Threads of further runs. `free` counts first runs only."""
         self.waiting: list[Share] = []
         self._clock_ns = 0
 
     def ask(self, share: Share) -> list[Share]:
         """Request a run. Return the shares that may begin now."""
-        share.consumed_ns = max(share.consumed_ns, self._clock_ns)
+        share.use.consumed_ns = max(share.use.consumed_ns, self._clock_ns)
         self.waiting.append(share)
         return self._grant()
 
@@ -42,9 +65,13 @@ class ThreadShares:
         Models with short runs would get as many of them as other models get long ones.
         """
         if share.running:  # else it was abandoned
-            share.running = False
-            self.free += self._needs(share)
-            share.consumed_ns += ran_ns * self._needs(share)
+            share.running, needs = False, self._needs(share)
+            share.use.running -= 1
+            if share.use.running:  # a further run of the model becomes its first one
+                self.further -= needs
+            else:
+                self.free += needs
+            share.use.consumed_ns += ran_ns * needs
         return self.ask(share) if again else self._grant()
 
     def insist(self, share: Share) -> bool:
@@ -56,21 +83,22 @@ class ThreadShares:
 
     def begin_if_free(self, share: Share) -> bool:
         """Begin a run if it delays no other. Return False if there are too few threads, or another share waits."""
-        if self.waiting or self._needs(share) > self.free:
+        if self.waiting or self._needs(share) > self.free - self.further:
             return False
         self.waiting.append(share)
         self._begin(share)
         return True
 
     def _grant(self) -> list[Share]:
-        """Grant runs, the least served share first.
+        """Grant runs, the least served model first, and further runs after all others.
 
         No share overtakes it, so that a run that needs many threads gets its turn.
         """
         granted: list[Share] = []
         while self.waiting:
-            share = min(self.waiting, key=lambda each: each.consumed_ns)
-            if self._needs(share) > self.free:
+            first = [share for share in self.waiting if not share.use.running]
+            share = min(first or self.waiting, key=lambda each: each.use.consumed_ns)
+            if self._needs(share) > self.free - (0 if first else self.further):
                 break
             self._begin(share)
             granted.append(share)
@@ -78,9 +106,13 @@ class ThreadShares:
 
     def _begin(self, share: Share) -> None:
         self.waiting.remove(share)
-        share.running = True
-        self.free -= self._needs(share)
-        self._clock_ns = max(self._clock_ns, share.consumed_ns)
+        share.running, needs = True, self._needs(share)
+        if share.use.running:
+            self.further += needs
+        else:
+            self.free -= needs
+        share.use.running += 1
+        self._clock_ns = max(self._clock_ns, share.use.consumed_ns)
 
     def _needs(self, share: Share) -> int:
         return min(share.threads, self.threads)

@@ -96,7 +96,7 @@ def test_a_run_that_needs_many_threads_is_not_overtaken_for_ever() -> None:
         shares.ask(share)
     assert shares.ask(wide) == []
     late = Share(1)
-    late.consumed_ns = 1
+    late.use.consumed_ns = 1
     assert shares.ask(late) == [], "the wide one came first and is served less"
     granted = [shares.end(share, 10, again=False) for share in narrow]
     assert granted == [[], [], [wide]]
