@@ -6,7 +6,7 @@ field that changes only how Triton schedules its runs is accepted, and a remark 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -133,6 +133,7 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
     if name not in {"", model}:
         top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")
     outputs, labels = _outputs(top)
+    instances = [_instances(block) for block in top.blocks("instance_group")]
     config = TritonConfig(
         file=file,
         runtime=_runtime(top),
@@ -144,8 +145,8 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         versions=_versions(top.block("version_policy")),
         joins="dynamic_batching" in top,
         parameters=dict(map(_parameter, top.blocks("parameters"))),
-        runs=sum(block.integer("count", low=0, high=ROWS_LIMIT) or 0 for block in _on_processor(top)),
-        remarks=tuple(_scheduling(top, model)),
+        runs=sum(runs for runs, _ in instances),
+        remarks=tuple(dict.fromkeys([*filter(None, (remark for _, remark in instances)), *_scheduling(top, model)])),
     )
     top.finish()
     return config
@@ -270,25 +271,18 @@ def _scheduling(top: Block, model: str) -> list[str]:
     """Return remarks on fields that state only how Triton runs a model."""
     remarks = [f"{key} is not applied: {why}" for key, why in _REMARKS.items() if top.skip(key)]
     readers: Mapping[str, Callable[[Block], str]] = {
-        "instance_group": _instances,
         "dynamic_batching": lambda block: _joining(block, model),
         "response_cache": _cache,
         "model_transaction_policy": _transactions,
     }
     for key, read in readers.items():
         remarks += [remark for block in top.blocks(key) if (remark := read(block))]
-    return list(dict.fromkeys(remarks))
+    return remarks
 
 
-def _on_processor(top: Block) -> Iterator[Block]:
-    """Yield the instance groups whose count is applied."""
-    for block in top.blocks("instance_group"):
-        if block.word("kind") in {"", "KIND_AUTO", "KIND_CPU", "KIND_MODEL"}:
-            yield block
-
-
-def _instances(block: Block) -> str:
-    block.integer("count", low=0, high=ROWS_LIMIT)
+def _instances(block: Block) -> tuple[int, str]:
+    """Return the instances of a group that are runs at a time here (0: not stated), and a remark on what is left."""
+    count = block.integer("count", low=0, high=ROWS_LIMIT) or 0
     kind = block.word("kind").removeprefix("KIND_")
     block.text("name")
     block.integers("gpus", low=0, high=ROWS_LIMIT)
@@ -296,9 +290,9 @@ def _instances(block: Block) -> str:
     left = [f"instance_group.{key}" for key in known if block.skip(key)]
     block.finish()
     if kind not in {"", "AUTO", "CPU", "MODEL"}:
-        left = ["instance_group"]
-    what = "the trials choose the accelerator ([selection])"
-    return f"{', '.join(left)} is not applied: {what}" if left else ""
+        count, left = 0, ["instance_group"]
+    what = "the trials choose the accelerator and its sessions ([selection])"
+    return count, f"{', '.join(left)} is not applied: {what}" if left else ""
 
 
 def _joining(block: Block, model: str) -> str:
