@@ -101,8 +101,8 @@ class SessionWorker:
         self._closing = False
         self._finished = asyncio.Event()
         self._beside: Ticket | None = None
-        self._started = self._active = self._claimed = self._over = 0
-        """Threads started, those that do not wait for a run, those about to take one from the queue, and that ended."""
+        self._started = self._idle = self._claimed = self._over = 0
+        """Threads started, those without a run (each looks for one before it sleeps), those about to take one, ended."""
         self._ordered: list[OrderedRun] = []
         self.owns = False
         """Ownership of the queue. Set by the event loop, cleared by a thread, both under the lock."""
@@ -208,13 +208,10 @@ class SessionWorker:
             self._answer_in_order()
 
     def _wake(self) -> None:
-        """Wake threads for the queue; start one if necessary. Raises RuntimeError, with nothing changed, if none can.
-
-        A thread that waits is not yet active when the next ticket comes: hence the comparison with the queue's length.
-        """
+        """Wake threads for the queue; start one if necessary. Raises RuntimeError, with nothing changed, if none can."""
         if not self._started:
             self._start()
-        elif self._queue.length > self._started - self._active and self._started < len(self.threads) and not self._over:
+        elif self._queue.length > self._idle and self._started < len(self.threads) and not self._over:
             with suppress(RuntimeError):
                 self._start()
         self.owns = True
@@ -227,7 +224,7 @@ class SessionWorker:
         thread.start()
         of.thread = thread
         self._started += 1
-        self._active += 1
+        self._idle += 1
 
     def _work(self, thread: RunThread) -> None:
         if self._worker_settings.nice and (refused := step_back(self._worker_settings.nice)):
@@ -241,10 +238,7 @@ class SessionWorker:
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
-            self._run_next(thread, began_ns)
-            with self._changed:
-                more = self._queue.length > self._claimed and self._ready()
-                self._claimed += more
+            more = self._run_next(thread, began_ns)
             limiter.leave(share, time.monotonic_ns() - began_ns, again=more)
         with self._changed:
             self._over += 1
@@ -265,6 +259,8 @@ class SessionWorker:
             began_ns = time.monotonic_ns()
             ran = self._run(thread, RunPlan([ticket], ticket.form.rows, []))
             self._worker_settings.limiter.leave(thread.share, time.monotonic_ns() - began_ns, again=False)
+        with self._changed:
+            self._idle += 1
         self._post(self._end_run, self._calls.beside_ended, ticket, ran)
 
     def _enter_beside(self, share: Share) -> bool:
@@ -313,21 +309,20 @@ class SessionWorker:
     def _due(self) -> Ticket | bool:
         """Wait until there is a run: from the queue, or the ticket outside it if the queue is empty.
 
-        Return False when closing and nothing is left. The queue returns to the event loop once no thread is active.
+        Return False when closing and nothing is left. The queue returns to the event loop once all threads are idle.
         """
         with self._changed:
-            self._active -= 1
             while not self._ready():
                 if self._closing and not self._queue.length:
                     return False
-                if self.owns and not self._active and self._is_the_loops():
+                if self.owns and self._idle == self._started and self._is_the_loops():
                     self.owns = False
                     self._post(self._calls.returned)
                     if dropped := self._take_beside():  # other requests came first
                         self._post(self._end_run, self._calls.beside_ended, dropped, None)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
-            self._active += 1
+            self._idle -= 1
             if self._queue.length:
                 self._claimed += 1
                 return True
@@ -364,23 +359,36 @@ class SessionWorker:
             return 0
         return min(ticket.queued_ns for ticket in waiting) + self._delay_ns - time.monotonic_ns()
 
-    def _run_next(self, thread: RunThread, now_ns: int) -> None:
-        """Run what the queue has, and post the callback; nothing if another thread was first."""
+    def _run_next(self, thread: RunThread, now_ns: int) -> bool:
+        """Run what the queue has, and post the callback; nothing if another thread was first.
+
+        Return True if this thread takes the next run as well.
+        """
         with self._changed:
             self._claimed -= 1
             plan = self._queue.take(now_ns, self._cost.worker_rows)
             if not (plan.batch or plan.expired):
-                return
+                return self._goes_on()
             self._begun += 1
             if len(self.threads) > 1:
                 thread.ordered = OrderedRun(frozenset(ticket.request.caller for ticket in plan.batch))
                 self._ordered.append(thread.ordered)
         ran = self._run_due(thread, plan)
+        with self._changed:  # before the answers lead to new requests, which would wake or start another thread
+            more = self._goes_on()
         if (ordered := thread.ordered) is None:
             self._post(self._end_run, self._calls.ran, ran)
         else:
             thread.ordered = None
             self._post(self._end_ordered, ordered, ran)
+        return more
+
+    def _goes_on(self) -> bool:
+        """Return True if the queue has a run for this thread; otherwise it is idle from now on."""
+        more = self._queue.length > self._claimed and self._ready()
+        self._claimed += more
+        self._idle += not more
+        return more
 
     def _run_due(self, thread: RunThread, plan: RunPlan) -> Ran:
         """Run a plan for which callers wait."""

@@ -208,10 +208,10 @@ class _Exam:
         joined = joining is not None and joining.allowed
         before_bytes, single = self._before_bytes, self._single
         cost = measure.measured(session, self._rows, self._settings, before_bytes, joined=joined, single=single)
+        best = self.chosen(session, threads, cost.run_us, cost.memory_bytes)
+        cost = replace(cost, busy_us=best.busy_us, memory_bytes=best.memory_bytes)
         if joining is not None:
             joining = self._widened(session, joining, cost)
-        best = self.chosen(session, threads, cost.run_us)
-        cost = replace(cost, busy_us=best.busy_us, memory_bytes=max(cost.memory_bytes, best.memory_bytes))
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
         words += f", {best.runs} runs at a time" if best.runs > 1 else ""
         verdict = replace(verdict, runs=best.runs, parallel=tuple(self._parallel.values()))
@@ -219,13 +219,13 @@ class _Exam:
         verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining, transient=lacked)
         return replace(verdict, unbounded=unbounded(operators), remarks=(*session.remarks, *verdict.remarks))
 
-    def chosen(self, session: Session, threads: int, run_us: float) -> Parallel:
+    def chosen(self, session: Session, threads: int, run_us: float, memory_bytes: int = 0) -> Parallel:
         """Measure more and more runs at a time. Return the fewest that answer nearly as many requests as the most do.
 
         As many as Triton's configuration demands, if it does. A run takes as long as `run_us` alone.
         """
         demanded, most = self.trial.manifest.runs, self._most_runs(threads)
-        found = [Parallel(threads, 1, run_us, run_us)]
+        found, before_bytes = [Parallel(threads, 1, run_us, run_us, memory_bytes)], measure.resident_bytes()
         steps = [runs for runs in (2, 4, 8, 16, 32) if runs < most and not demanded]
         for runs in [*steps, most] if most > 1 and (demanded or run_us >= self._settings.runs_above_us) else ():
             if run_us * (runs + 2 * measure.LEAST_TOGETHER) / 1e6 > self._settings.part_s / 2:
@@ -236,10 +236,10 @@ class _Exam:
             if len(session.peers) < runs - 1:
                 break
             timing = measure.together(session, self._rows[0], runs, self._settings.measure_s / 2, single=self._single)
-            added_bytes, allowed_bytes = measure.resident_bytes() - self._before_bytes, self.trial.budget.memory_bytes
-            if 0 < allowed_bytes < added_bytes:
+            taken_bytes = memory_bytes + max(0, measure.resident_bytes() - before_bytes)
+            if 0 < self.trial.budget.memory_bytes < taken_bytes:
                 break
-            found.append(Parallel(threads, runs, *timing, max(0, added_bytes)))
+            found.append(Parallel(threads, runs, *timing, taken_bytes))
             if found[-1].busy_us > found[-2].busy_us * (1.0 - TIE_LEAD):
                 break
         self._parallel |= {(each.threads, each.runs): each for each in found}

@@ -21,7 +21,8 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.shares = ThreadShares(THREADS)
-        self.models = [Share(threads) for threads in (1, 2, 4, 9)]
+        firsts = [Share(threads) for threads in (1, 2, 4, 9)]
+        self.models = [*firsts, firsts[0].beside(), firsts[1].beside(), firsts[1].beside()]
         self.waiting: list[Share] = []
         self.running: list[Share] = []
 
@@ -47,21 +48,52 @@ class Sharing(RuleBasedStateMachine):
         self.granted(self.shares.end(share, ran_ns, again=again))
 
     @invariant()
-    def no_more_threads_are_used_than_there_are(self) -> None:
-        used = sum(min(share.threads, THREADS) for share in self.running)
-        assert used + self.shares.free == THREADS
+    def first_runs_use_no_more_threads_than_there_are(self) -> None:
+        by_model = {id(share.use): min(share.threads, THREADS) for share in self.running}
+        assert sum(by_model.values()) + self.shares.free == THREADS
         assert self.shares.free >= 0
+        used = sum(min(share.threads, THREADS) for share in self.running)
+        assert used - sum(by_model.values()) == self.shares.further
+        assert all(share.use.running == sum(r.use is share.use for r in self.running) for share in self.models)
 
     @invariant()
     def the_least_served_waits_only_for_threads(self) -> None:
+        """A model without a run waits for those of other models' first runs only, and all further runs for it."""
         assert {*map(id, self.waiting)} == {*map(id, self.shares.waiting)}
-        if self.waiting:
-            first = min(self.shares.waiting, key=lambda share: share.consumed_ns)
+        if firsts := [share for share in self.shares.waiting if not share.use.running]:
+            first = min(firsts, key=lambda share: share.consumed_ns)
             assert min(first.threads, THREADS) > self.shares.free
+        elif self.waiting:
+            further = min(self.shares.waiting, key=lambda share: share.consumed_ns)
+            assert min(further.threads, THREADS) > self.shares.free - self.shares.further
 
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+
+
+def test_a_further_run_takes_only_what_is_left_and_delays_no_other_model() -> None:
+    shares, many = ThreadShares(2), Share(1)
+    again, other, third = many.beside(), Share(1), Share(1)
+    assert shares.ask(many) == [many]
+    assert shares.ask(again) == [again]
+    assert shares.ask(other) == [other], "as if the further run did not exist"
+    assert shares.ask(third) == []
+    assert shares.end(again, 5, again=True) == [], "a model without a run goes first"
+    assert shares.end(many, 5, again=False) == [third]
+    assert shares.end(other, 5, again=False) == [again]
+
+
+def test_a_further_run_becomes_the_models_first_one() -> None:
+    shares, many = ThreadShares(1), Share(1)
+    again, other = many.beside(), Share(1)
+    shares.ask(many)
+    assert shares.ask(again) == []
+    assert shares.insist(again)
+    assert shares.ask(other) == []
+    assert shares.end(many, 1, again=False) == []
+    assert (shares.free, shares.further) == (0, 0)
+    assert shares.end(again, 1, again=False) == [other]
 
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:

@@ -5,6 +5,7 @@ One for quick models, several only where they pay, and never at the price of the
 
 import errno
 import os
+import threading
 import time
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 class Session:
     """Session that returns its input after `pause_s`."""
 
-    remarks, rows = (), None
+    remarks, rows, peers, most = (), None, (), 99
 
     def __init__(self, pause_s, runs):
         self.pause_s, self.runs = pause_s, runs
@@ -38,12 +39,29 @@ class Session:
         time.sleep(self.pause_s)
         return {"y": inputs["x"]}
 
+    def widen(self, runs):
+        if runs > self.most:
+            raise VariantError("no more")
+        self.peers = [self] * (runs - 1)
+
     def close(self):
         pass
 
 
+class Serial(Session):
+    """Session whose runs take place one after the other, whatever the number of threads that ask."""
+
+    lock = threading.Lock()
+
+    def run(self, inputs):
+        with self.lock:
+            return super().run(inputs)
+
+
 class Runtime:
     """Runtime. `pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
+
+    session = Session
 
     def __init__(self, pauses_s):
         self.pauses_s, self.opened, self.runs = pauses_s, [], []
@@ -54,7 +72,7 @@ class Runtime:
         behaviour = self.pauses_s[budget.threads]
         if isinstance(behaviour, Exception):
             raise behaviour
-        return Session(behaviour, self.runs)
+        return self.session(behaviour, self.runs)
 
     def operators(self, variant, files):
         del variant, files
@@ -150,6 +168,73 @@ def test_a_joined_run_that_lacks_memory_decides_nothing(answered, monkeypatch):
     verdict = read_verdict(answered(Runtime({1: 0.0}), budget=SessionBudget(1)).result)
     assert (verdict.passed, verdict.transient) == (True, True)
     assert (verdict.joining.basis, verdict.joining.allowed, verdict.joining.difference) == ("proved", False, "")
+
+
+def chosen(line):
+    verdict = read_verdict(line.result)
+    return verdict.threads, verdict.runs
+
+
+def tried(line):
+    return [(each.threads, each.runs) for each in read_verdict(line.result).parallel]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4])
+def test_runs_at_a_time_that_gain_are_chosen(answered, cores):
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=cores))
+    assert chosen(line) == (1, cores)
+    assert tried(line) == [(1, 1), *((1, runs) for runs in (2, 3, 4) if runs in {2, cores} and runs <= cores)]
+    measured = read_verdict(line.result).measured
+    assert measured.busy_us < 1.5 * measured.run_us / cores
+
+
+def test_runs_at_a_time_that_gain_nothing_are_left(answered, monkeypatch):
+    monkeypatch.setattr(Runtime, "session", Serial)
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert chosen(line) == (1, 1)
+    assert tried(line) == [(1, 1), (1, 2)], "no more are tried"
+
+
+def test_a_quick_model_is_tried_with_one_run(answered):
+    line = answered(Runtime({1: 0.0}), budget=SessionBudget(1, runs=4))
+    assert (chosen(line), tried(line)) == ((1, 1), [(1, 1)])
+
+
+def test_as_many_runs_as_the_engine_allows(answered, monkeypatch):
+    monkeypatch.setattr(Session, "most", 2)
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert chosen(line) == (1, 2)
+
+
+def test_runs_that_take_too_much_memory_are_left(answered, monkeypatch):
+    resident = iter(range(0, 2**40, 2**30))
+    monkeypatch.setattr(trial_child.measure, "resident_bytes", lambda: next(resident))
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4, memory_bytes=2**31 + 1))
+    assert chosen(line) == (1, 2)
+    assert read_verdict(line.result).measured.memory_bytes == 2**31
+
+
+def test_demanded_runs_are_honoured_within_the_budget(answered, monkeypatch):
+    monkeypatch.setattr(Runtime, "session", Serial)
+    monkeypatch.setattr(models, "identity", lambda made=models.identity(): replace(made, runs=3))
+    line = answered(Runtime({1: 0.0}), budget=SessionBudget(1, runs=3))
+    assert (chosen(line), tried(line)) == ((1, 3), [(1, 1), (1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("several_s", "objective", "expected"),
+    [
+        (0.010, "latency", (1, 2)),  # 1.5 times as fast alone, but 1.5 times as slow under load
+        (0.006, "latency", (2, 1)),
+        (0.010, "throughput", (1, 2)),
+        (0.003, "throughput", (2, 1)),
+    ],
+)
+def test_threads_and_runs_are_weighed_by_the_objective(answered, several_s, objective, expected):
+    budget = SessionBudget(2, runs=2, objective=objective)
+    line = answered(Runtime({1: 0.015, 2: several_s}), budget=budget)
+    assert chosen(line) == expected
+    assert set(tried(line)) == {(1, 1), (1, 2), (2, 1)}
 
 
 def test_a_plugin_must_answer_as_the_runtime_itself_does(answered):
