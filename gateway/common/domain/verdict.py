@@ -215,7 +215,8 @@ def verdict_key(
         hardware,
         cpu,
     )
-    if manifest.runs or budget.objective == "throughput" or budget.runs != budget.threads:
+    weighs = manifest.runs or budget.objective == "throughput" or budget.runs != budget.threads
+    if budget.accelerator == CPU and weighs:  # else verdicts from before 0092 remain in use
         facts = (*facts, manifest.runs, budget.objective, budget.runs)
     if manifest.task_options is not None:
         facts = (*facts, manifest.task, sorted(manifest.task_options.items()), manifest.labels)

@@ -204,7 +204,11 @@ def _parallel(candidates: Sequence[Candidate]) -> Iterator[tuple[str, ...]]:
     for candidate in candidates:
         for tried in candidate.verdict.parallel if candidate.verdict else ():
             serves = (tried.threads, tried.runs) == (candidate.threads, candidate.runs)
-            figures = f"{tried.run_us:.0f}", f"{1e6 / max(1e-3, tried.busy_us):.1f}", f"{tried.memory_bytes / 2**20:.1f}"
+            figures = (
+                f"{tried.run_us:.0f}",
+                f"{1e6 / max(1e-3, tried.busy_us):.1f}",
+                f"{tried.memory_bytes / 2**20:.1f}",
+            )
             yield f"{candidate.variant.name}{' ◀' * serves}", str(tried.threads), str(tried.runs), *figures
 
 
