@@ -393,7 +393,7 @@ class SessionWorker:
     def _run_due(self, thread: RunThread, plan: RunPlan) -> Ran:
         """Run a plan for which callers wait."""
         pauses = self._worker_settings.pauses
-        pauses.begin(min((ticket.queued_ns for ticket in plan.batch), default=0))
+        pauses.begin(min((ticket.queued_ns for ticket in plan.batch), default=0), thread.share.use)
         try:
             return self._run(thread, plan)
         finally:
