@@ -149,8 +149,8 @@ class Rig:
         inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
-            Site(inventory, profile, runtimes, runs=self.runs), self.objective, self._trial, self._inspect, self.runtime.open,
-            self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
+            Site(inventory, profile, runtimes, runs=self.runs), self.objective, self._trial, self._inspect,
+            self.runtime.open, self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
         )  # fmt: skip
         self.repository = ModelRepository(
             self.registry,

@@ -102,7 +102,7 @@ class SessionWorker:
         self._finished = asyncio.Event()
         self._beside: Ticket | None = None
         self._started = self._idle = self._claimed = self._over = 0
-        """Threads started, those without a run (each looks for one before it sleeps), those about to take one, ended."""
+        """Threads started, those without a run (which look for one before they sleep), about to take one, and ended."""
         self._ordered: list[OrderedRun] = []
         self.owns = False
         """Ownership of the queue. Set by the event loop, cleared by a thread, both under the lock."""
@@ -208,7 +208,10 @@ class SessionWorker:
             self._answer_in_order()
 
     def _wake(self) -> None:
-        """Wake threads for the queue; start one if necessary. Raises RuntimeError, with nothing changed, if none can."""
+        """Wake threads for the queue; start one if necessary.
+
+        Raises RuntimeError, with nothing changed, if none can start.
+        """
         if not self._started:
             self._start()
         elif self._queue.length > self._idle and self._started < len(self.threads) and not self._over:

@@ -58,7 +58,7 @@ class Sharing(RuleBasedStateMachine):
 
     @invariant()
     def the_least_served_waits_only_for_threads(self) -> None:
-        """A model without a run waits for those of other models' first runs only, and all further runs for it."""
+        """Check that a model without a run waits for other models' first runs only, and all further runs for it."""
         assert {*map(id, self.waiting)} == {*map(id, self.shares.waiting)}
         if firsts := [share for share in self.shares.waiting if not share.use.running]:
             first = min(firsts, key=lambda share: share.consumed_ns)

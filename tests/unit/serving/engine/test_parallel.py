@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -182,7 +182,7 @@ async def test_a_deadline_that_passes_while_all_runs_are_busy_is_told_and_not_ru
 
 
 @pytest.fixture
-def later_threads_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def later_threads_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     start: Callable[[threading.Thread], None] = threading.Thread.start
 
     def started(thread: threading.Thread) -> None:
@@ -191,7 +191,6 @@ def later_threads_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", started)
-    yield
 
 
 @pytest.mark.asyncio

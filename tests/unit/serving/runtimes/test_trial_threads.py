@@ -216,7 +216,8 @@ def test_runs_that_take_too_much_memory_are_left(answered, monkeypatch):
 
 def test_demanded_runs_are_honoured_within_the_budget(answered, monkeypatch):
     monkeypatch.setattr(Runtime, "session", Serial)
-    monkeypatch.setattr(models, "identity", lambda made=models.identity(): replace(made, runs=3))
+    demanded = replace(models.identity(), runs=3)
+    monkeypatch.setattr(models, "identity", lambda: demanded)
     line = answered(Runtime({1: 0.0}), budget=SessionBudget(1, runs=3))
     assert (chosen(line), tried(line)) == ((1, 3), [(1, 1), (1, 3)])
 
