@@ -25,6 +25,7 @@ class Sharing(RuleBasedStateMachine):
         self.models = [*firsts, firsts[0].beside(), firsts[1].beside(), firsts[1].beside()]
         self.waiting: list[Share] = []
         self.running: list[Share] = []
+        self.now_ns = 0
 
     def granted(self, granted: list[Share]) -> None:
         for share in granted:
@@ -36,7 +37,7 @@ class Sharing(RuleBasedStateMachine):
     def ask(self, data: st.DataObject) -> None:
         share = data.draw(st.sampled_from([s for s in self.models if s not in self.waiting + self.running]))
         self.waiting.append(share)
-        self.granted(self.shares.ask(share))
+        self.granted(self.shares.ask(share, self.now_ns))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), ran_ns=st.integers(0, 1000), again=st.booleans())
@@ -45,7 +46,8 @@ class Sharing(RuleBasedStateMachine):
         self.running.remove(share)
         if again:
             self.waiting.append(share)
-        self.granted(self.shares.end(share, ran_ns, again=again))
+        self.now_ns += ran_ns
+        self.granted(self.shares.end(share, ran_ns, again=again, now_ns=self.now_ns))
 
     @invariant()
     def first_runs_use_no_more_threads_than_there_are(self) -> None:
@@ -65,7 +67,8 @@ class Sharing(RuleBasedStateMachine):
             assert min(first.threads, THREADS) > self.shares.free
         elif self.waiting:
             further = min(self.shares.waiting, key=lambda share: share.consumed_ns)
-            assert min(further.threads, THREADS) > self.shares.free - self.shares.further
+            left = self.shares.free - self.shares.further - self.shares._kept_threads(self.now_ns)
+            assert min(further.threads, THREADS) > left
 
 
 TestSharing = Sharing.TestCase
@@ -94,6 +97,19 @@ def test_a_further_run_becomes_the_models_first_one() -> None:
     assert shares.end(many, 1, again=False) == []
     assert (shares.free, shares.further) == (0, 0)
     assert shares.end(again, 1, again=False) == [other]
+
+
+def test_a_busy_model_keeps_its_threads_for_as_long_as_its_run_took() -> None:
+    shares, many, small = ThreadShares(2), Share(1), Share(1)
+    again = many.beside()
+    shares.ask(many, 0)
+    shares.ask(small, 0)
+    assert shares.ask(again, 1) == []
+    assert shares.end(small, 20, again=False, now_ns=20) == []
+    assert shares.end(many, 39, again=True, now_ns=39) == [again], "one of its runs, but no further one"
+    assert shares.ask(small, 39) == [small]
+    assert shares.end(small, 1, again=False, now_ns=40) == []
+    assert shares.end(again, 2, again=True, now_ns=41) == [many, again]
 
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:
