@@ -38,7 +38,7 @@ class Share:
         """Return the time × threads that the model has consumed so far."""
         return self.use.consumed_ns
 
-    def beside(self) -> Share:
+    def peer(self) -> Share:
         """Return a share for another run of the same model at the same time."""
         return Share(self.threads, self.use)
 

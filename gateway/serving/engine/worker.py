@@ -95,7 +95,7 @@ class SessionWorker:
     ) -> None:
         self._name, self._queue, self._cost, self._calls = name, queue, cost, calls
         self._worker_settings, self._delay_ns = worker_settings, delay_us * 1000
-        self.threads = [RunThread(runner, share.beside() if index else share) for index, runner in enumerate(runners)]
+        self.threads = [RunThread(runner, share.peer() if index else share) for index, runner in enumerate(runners)]
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         self._closing = False

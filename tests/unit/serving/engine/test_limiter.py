@@ -22,7 +22,7 @@ class Sharing(RuleBasedStateMachine):
         super().__init__()
         self.shares = ThreadShares(THREADS)
         firsts = [Share(threads) for threads in (1, 2, 4, 9)]
-        self.models = [*firsts, firsts[0].beside(), firsts[1].beside(), firsts[1].beside()]
+        self.models = [*firsts, firsts[0].peer(), firsts[1].peer(), firsts[1].peer()]
         self.waiting: list[Share] = []
         self.running: list[Share] = []
         self.now_ns = 0
@@ -77,7 +77,7 @@ TestSharing.settings = settings(max_examples=examples(80), stateful_step_count=4
 
 def test_a_further_run_takes_only_what_is_left_and_delays_no_other_model() -> None:
     shares, many = ThreadShares(2), Share(1)
-    again, other, third = many.beside(), Share(1), Share(1)
+    again, other, third = many.peer(), Share(1), Share(1)
     assert shares.ask(many) == [many]
     assert shares.ask(again) == [again]
     assert shares.ask(other) == [other], "as if the further run did not exist"
@@ -89,7 +89,7 @@ def test_a_further_run_takes_only_what_is_left_and_delays_no_other_model() -> No
 
 def test_a_further_run_becomes_the_models_first_one() -> None:
     shares, many = ThreadShares(1), Share(1)
-    again, other = many.beside(), Share(1)
+    again, other = many.peer(), Share(1)
     shares.ask(many)
     assert shares.ask(again) == []
     assert shares.insist(again)
@@ -101,7 +101,7 @@ def test_a_further_run_becomes_the_models_first_one() -> None:
 
 def test_a_busy_model_keeps_its_threads_for_as_long_as_its_run_took() -> None:
     shares, many, small = ThreadShares(2), Share(1), Share(1)
-    again = many.beside()
+    again = many.peer()
     shares.ask(many, 0)
     shares.ask(small, 0)
     assert shares.ask(again, 1) == []
