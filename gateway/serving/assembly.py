@@ -20,7 +20,7 @@ from gateway.common.domain.release import Release
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.selection import Site
 from gateway.common.domain.verdict import PluginStatus, RuntimeStatus, SessionBudget, Signature, Verdict
-from gateway.common.memory import group_limit_bytes
+from gateway.common.memory import group_limit_bytes, usable_cores
 from gateway.common.store.private_copies import changed, private_copies
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, models_folders, site_profiles_folder
@@ -114,16 +114,18 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     """Return the device as selection uses it.
 
     Threads: as configured, else the profile's budget, at most one per core. One thread if CPU time is the objective:
-    more threads never take less of it. Raises ConfigurationError if no profile matches.
+    more threads never take less of it. Runs at a time: as many threads as this process may use. Raises
+    ConfigurationError if no profile matches.
     """
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
         problem = f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one (EG-112)"
         raise config.error(problem, "gateway", "profile")
-    cores = inventory.cpu.cores or os.cpu_count() or 1
-    most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
+    cores, objective = inventory.cpu.cores or os.cpu_count() or 1, config.selection.objective
+    most = 1 if objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
-    return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
+    runs = min(most, usable_cores())
+    return Site(inventory, profile, surveyed.statuses, threads, cache_dir, runs, objective)
 
 
 def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> Loader:

@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +95,12 @@ def core_busy_s(core: int) -> float:
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
 
 
-def pinned(core: int) -> tuple[str, ...]:
-    """Return the words before a command that keep it on one core."""
+def pinned(core: int | str) -> tuple[str, ...]:
+    """Return the words before a command that keep it on one core, or on several separated by commas."""
     return ("taskset", "--cpu-list", str(core))
 
 
-def said(command: list[str], core: int, limit_s: float, environ: Mapping[str, str] | None = None) -> str:
+def said(command: list[str], core: int | str, limit_s: float, environ: Mapping[str, str] | None = None) -> str:
     """Return what a command on one core wrote. If it fails, the run ends with all that it said."""
     done = subprocess.run(
         [*pinned(core), *command], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=limit_s
@@ -140,11 +142,13 @@ def chosen_variant(folder: Path, models: Path, model: str) -> str:
     return str(json.loads(said([*COMMAND, *command], SERVER_CORE, TRIALS_S, environ))["chosen"])
 
 
-def bare_loop(models: Path, model: str, variant: str, seconds: float) -> dict[str, float]:
-    """Run `session.run` on one row, over and over, in a process of its own."""
-    words = [str(models), model, variant, str(seconds), str(SERVER_CORE)]
+def bare_loop(
+    models: Path, model: str, variant: str, seconds: float, cores: str = f"{SERVER_CORE}"
+) -> dict[str, float]:
+    """Run `session.run` on one row, over and over, in a process of its own, at the same time on each of the cores."""
+    words = [str(models), model, variant, str(seconds), cores]
     command = [sys.executable, "-m", "tests.performance.bare", *words]
-    return dict(json.loads(said(command, SERVER_CORE, seconds + WAIT_S)))
+    return dict(json.loads(said(command, cores, seconds + WAIT_S)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,19 @@ class Server:
         kib = dict(re.findall(r"^(Rss|Pss): +(\d+) kB$", text, re.MULTILINE))
         return {"rss_mib": int(kib["Rss"]) / 1024, "pss_mib": int(kib["Pss"]) / 1024}
 
+    def wait_for(self, model: str) -> None:
+        """Return when a model is served, whose trial may last."""
+        end_s = time.monotonic() + TRIALS_S
+        while True:
+            with (
+                suppress(urllib.error.HTTPError),
+                urllib.request.urlopen(f"http://{self.rest}/v2/models/{model}/ready"),
+            ):
+                return
+            if time.monotonic() > end_s:
+                raise SystemExit(f"{model} is not served {TRIALS_S} s after the start")
+            time.sleep(0.1)
+
     def settle(self) -> None:
         """Return when it has finished what the load left behind."""
         end_s = time.monotonic() + WAIT_S
@@ -190,8 +207,9 @@ def start(
     http: bool = True,
     mqtt: str = "off",
     qos: int = 1,
+    cores: str = f"{SERVER_CORE}",
 ) -> Server:
-    """Start a server of SERVERS on its core, wait until it is ready.
+    """Start a server of SERVERS on its core, or the gateway on several; wait until it is ready.
 
     `tls`: certificate and key without their suffixes.
     """
@@ -212,7 +230,7 @@ def start(
         http=(ANYWHERE if http else "off",),
         mqtt=mqtt,
         environ=compiled(models.parent),
-        command=(*pinned(SERVER_CORE), *COMMAND),
+        command=(*pinned(cores), *COMMAND),
     )
     began_s = time.monotonic()
     daemon.start()

@@ -50,6 +50,7 @@ def all_steps(chosen: Sequence[str]) -> list[Step]:
     return [
         *_model(TINY, (1, 8, 32), chosen),
         *_model(COSTLY, (1, 2, 8, 32), chosen),
+        *_cores(gateways[:1]),
         *_model(SHIPPED, (8,), gateways),
         *_clients(chosen),
         *_rows(chosen),
@@ -77,6 +78,30 @@ def _model(model: str, connections: Sequence[int], chosen: Sequence[str]) -> Ite
     for count in connections:
         for name in chosen:
             yield _posting(Row(table, _counted(count), name, model), connections=count)
+
+
+def _cores(chosen: Sequence[str]) -> Iterator[Step]:
+    """Yield steps on all cores, which the load shares: it takes about a hundredth of them."""
+    cores, table = (
+        ",".join(map(str, servers.CORES)),
+        f"{COSTLY} model, {len(servers.CORES)} cores, load on them as well",
+    )
+
+    def bare(rig: Rig) -> Mapping[str, Figures]:
+        return {"": servers.bare_loop(rig.models, COSTLY, rig.chosen[COSTLY], rig.seconds, cores)}
+
+    yield Step(Row(table, "session.run, one on each core", BARE, COSTLY), bare, (COSTLY,))
+    for name in chosen:
+        yield Step(Row(table, _counted(8), name, COSTLY), lambda rig, name=name: _wide(rig, name, cores), (COSTLY,))
+
+
+def _wide(rig: Rig, name: str, cores: str) -> Mapping[str, Figures]:
+    server = servers.start(name, rig.folder / "cores", rig.models, cores=cores)
+    try:
+        server.wait_for(COSTLY)
+        return single(rig.post(Posting(server, rig.body(COSTLY), 8)))
+    finally:
+        server.stop()
 
 
 def _counted(connections: int) -> str:

@@ -130,6 +130,8 @@ class Rig:
     budget: ProfileBudget = field(default_factory=ProfileBudget)
     witness: Tensors | None = field(default_factory=lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
     require: str = ""
+    runs: int = 1
+    """Threads of all runs of a model at a time."""
     noise_ns: Callable[[], int] = lambda: 0
     """Counter of the time that the machine took from the event loop."""
 
@@ -147,8 +149,8 @@ class Rig:
         inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
-            Site(inventory, profile, runtimes), self.objective, self._trial, self._inspect, self.runtime.open,
-            self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
+            Site(inventory, profile, runtimes, runs=self.runs), self.objective, self._trial, self._inspect,
+            self.runtime.open, self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
         )  # fmt: skip
         self.repository = ModelRepository(
             self.registry,

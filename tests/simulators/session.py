@@ -74,6 +74,7 @@ class SimulatedSession:
         self.rejected: float | None = None
         self.burn_s = 0.0
         self.cancels = False
+        self.peers: list[SimulatedSession] = []
         self._lent = np.zeros((LENT_ROWS, 1), np.float32)
 
     def run(self, inputs: Tensors) -> Tensors:
@@ -97,6 +98,12 @@ class SimulatedSession:
         answer[: len(rows)] = rows * self.factor
         return {self.output: answer}
 
+    def widen(self, runs: int) -> None:
+        """Make peers with this session's settings; each has a gate of its own."""
+        while len(self.peers) < runs - 1:
+            self.peers.append(SimulatedSession(self.factor, self.output))
+            self.peers[-1].lends = self.lends
+
     def cancel(self) -> bool:
         """Fail the run that waits at the gate, if `cancels`."""
         if self.cancels:
@@ -106,6 +113,8 @@ class SimulatedSession:
 
     def close(self) -> None:
         self.threads.add(threading.get_ident())
+        for peer in self.peers:
+            peer.close()
         self._lent.fill(np.nan)
         self.closed += 1
         if self.close_failure is not None:

@@ -63,7 +63,7 @@ def test_explain(cli):
     assert (explained["model"], len(explained["variants"]) >= 7) == ("activity", True)
     for variant in explained["variants"]:
         keys = ["name", "runtime", "precision", "accelerator", "provider", "rank", "eligible", "reason", "measured"]
-        keys += ["level", "joining", "remarks"]
+        keys += ["level", "joining", "remarks", "threads", "runs", "parallel"]
         assert list(variant) == keys
         assert variant["reason"]
         if variant["measured"]:

@@ -185,7 +185,8 @@ class ModelManifest:
     `require` is the least level of verification (one of LEVELS) that its owner demands, "" for the
     default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine). `rows` is INDEPENDENT if the
     author declares that no row's answer depends on other rows of a run; "" leaves it to a proof. `parameters` are the
-    strings that ModelConfig repeats for clients.
+    strings that ModelConfig repeats for clients. `runs`: runs at a time as Triton's configuration demands them (0: the
+    trial decides).
     """
 
     name: str
@@ -205,6 +206,7 @@ class ModelManifest:
     rows: str = ""
     answered: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
 
     @property
     def batched(self) -> bool:

@@ -18,7 +18,7 @@ from gateway.common.domain.verdict import Measurement, RuntimeStatus, SessionBud
 
 OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
     "latency": lambda measured: measured.run_us,
-    "throughput": lambda measured: measured.batch_row_us or measured.run_us,
+    "throughput": lambda measured: measured.loaded_us,
     "energy": lambda measured: measured.cpu_us,
 }
 """Measurements that each objective minimises. Energy is estimated by CPU time."""
@@ -35,13 +35,18 @@ TIE_LEAD = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Device as selection uses it. `runtimes` None: the tree of another machine, whose runtimes cannot be examined."""
+    """Device as selection uses it. `runtimes` None: the tree of another machine, whose runtimes cannot be examined.
+
+    `threads` of one run; `runs`: threads of all runs of a model that take place at the same time.
+    """
 
     inventory: Inventory
     profile: Profile
     runtimes: Mapping[str, RuntimeStatus] | None
     threads: int = 1
     cache_dir: str = ""
+    runs: int = 1
+    objective: str = "latency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,22 @@ class Candidate:
         return self.eligible and self.verdict is not None and self.verdict.passed
 
     @property
-    def disturbed(self) -> bool:
-        """Return True if it was measured while the machine was busy."""
-        return bool(self.verdict and self.verdict.measured and self.verdict.measured.disturbed)
+    def is_provisional(self) -> bool:
+        """Return True if it must be measured again: the machine was busy, or a version before 0092 measured it."""
+        verdict = self.verdict
+        if verdict is None or verdict.measured is None:
+            return False
+        return bool(verdict.measured.disturbed) or (self.budget.runs > 1 and not verdict.parallel)
+
+    @property
+    def threads(self) -> int:
+        """Return the threads of a run."""
+        return self.verdict.threads if self.verdict else 1
+
+    @property
+    def runs(self) -> int:
+        """Return the runs that take place at a time."""
+        return min(self.verdict.runs, self.budget.runs) if self.verdict else 1
 
     @property
     def level(self) -> str:
@@ -239,7 +257,10 @@ def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, provider
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
     allowed = site.profile.budget.memory_bytes
     compiled = f"{site.cache_dir}/{variant.content}" if site.cache_dir and step.accelerator != CPU else ""
-    budget = SessionBudget(site.threads, step.accelerator, step.options, compiled, allowed, provider)
+    runs = min(site.runs, manifest.runs or site.runs) if step.accelerator == CPU else 1
+    budget = SessionBudget(
+        site.threads, step.accelerator, step.options, compiled, allowed, provider, runs, site.objective
+    )
     obstacle = (
         _device_obstacle(step, device)
         or _feature_obstacle(variant, site.inventory)

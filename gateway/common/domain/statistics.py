@@ -191,7 +191,7 @@ class Placement:
     `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
     of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
     that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
-    `provider` is the plugin of the runtime that runs it, or "".
+    `provider` is the plugin of the runtime that runs it, or "". `runs` take place at a time.
     """
 
     variant: str
@@ -206,6 +206,7 @@ class Placement:
     remarks: tuple[str, ...] = ()
     loop: str = ""
     provider: str = ""
+    runs: int = 1
 
     @property
     def place(self) -> tuple[str, str, str]:

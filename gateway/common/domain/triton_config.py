@@ -78,6 +78,7 @@ class TritonConfig:
 
     `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
     dynamic_batching, which states that requests may share a run. `parameters` are the strings that ModelConfig repeats.
+    `runs`: the instances on the processor, which are runs at a time here (0: not stated).
     """
 
     file: str
@@ -91,6 +92,7 @@ class TritonConfig:
     remarks: tuple[str, ...] = ()
     joins: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
 
     @property
     def batched(self) -> bool | None:
@@ -131,6 +133,7 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
     if name not in {"", model}:
         top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")
     outputs, labels = _outputs(top)
+    instances = [_instances(block) for block in top.blocks("instance_group")]
     config = TritonConfig(
         file=file,
         runtime=_runtime(top),
@@ -142,7 +145,8 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         versions=_versions(top.block("version_policy")),
         joins="dynamic_batching" in top,
         parameters=dict(map(_parameter, top.blocks("parameters"))),
-        remarks=tuple(_scheduling(top, model)),
+        runs=sum(runs for runs, _ in instances),
+        remarks=tuple(dict.fromkeys([*filter(None, (remark for _, remark in instances)), *_scheduling(top, model)])),
     )
     top.finish()
     return config
@@ -267,28 +271,28 @@ def _scheduling(top: Block, model: str) -> list[str]:
     """Return remarks on fields that state only how Triton runs a model."""
     remarks = [f"{key} is not applied: {why}" for key, why in _REMARKS.items() if top.skip(key)]
     readers: Mapping[str, Callable[[Block], str]] = {
-        "instance_group": _instances,
         "dynamic_batching": lambda block: _joining(block, model),
         "response_cache": _cache,
         "model_transaction_policy": _transactions,
     }
     for key, read in readers.items():
         remarks += [remark for block in top.blocks(key) if (remark := read(block))]
-    return list(dict.fromkeys(remarks))
+    return remarks
 
 
-def _instances(block: Block) -> str:
-    count = block.integer("count", low=0, high=ROWS_LIMIT) or 1
+def _instances(block: Block) -> tuple[int, str]:
+    """Return the instances of a group that are runs at a time here (0: not stated), and a remark on what is left."""
+    count = block.integer("count", low=0, high=ROWS_LIMIT) or 0
     kind = block.word("kind").removeprefix("KIND_")
     block.text("name")
     block.integers("gpus", low=0, high=ROWS_LIMIT)
     known = ("profile", "passive", "secondary_devices", "host_policy", "rate_limiter")
     left = [f"instance_group.{key}" for key in known if block.skip(key)]
     block.finish()
-    if count > 1 or kind not in {"", "AUTO", "CPU", "MODEL"}:
-        left = ["instance_group"]
-    what = "a version has one session, where the trials found it best ([selection])"
-    return f"{', '.join(left)} is not applied: {what}" if left else ""
+    if kind not in {"", "AUTO", "CPU", "MODEL"}:
+        count, left = 0, ["instance_group"]
+    what = "the trials choose the accelerator and its sessions ([selection])"
+    return count, f"{', '.join(left)} is not applied: {what}" if left else ""
 
 
 def _joining(block: Block, model: str) -> str:

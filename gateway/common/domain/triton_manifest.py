@@ -44,6 +44,7 @@ def described(
         rows=INDEPENDENT if config.joins and config.batched else "",
         variants=(replace(variant, bind=dict(_reshapes(config))),),
         parameters=config.parameters,
+        runs=config.runs,
     )
 
 

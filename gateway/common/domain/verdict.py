@@ -16,8 +16,10 @@ from gateway.common.domain.tensor import DATATYPES
 
 @dataclass(frozen=True, slots=True)
 class SessionBudget:
-    """Resources of one session: threads (≥ 1; the most that a trial may choose) and the ladder step's options.
+    """Resources of one session: `threads` of a run, `runs` at a time, and the ladder step's options.
 
+    For a trial, both are the most that it may choose: so many threads a run, and so many threads of all runs together.
+    `objective` decides between them.
     `cache_dir`: a folder for what is compiled from this variant ("": none). `memory_bytes`: the most that it may add to
     the process (0: not bounded). `provider`: the plugin of the runtime that runs it ("": the runtime itself).
     """
@@ -28,6 +30,8 @@ class SessionBudget:
     cache_dir: str = ""
     memory_bytes: int = 0
     provider: str = ""
+    runs: int = 1
+    objective: str = "latency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Measurement:
 
     `row_us` is the wall time per row in a batch (0: not batched). `quiet_us` and `quiet_row_us` are estimates for a
     quiet machine (0: as measured). `disturbed` says which of the `conditions` made the figures unreliable ("": none).
-    `again_s`: when it was measured again for that reason, in seconds since the epoch (0: never).
+    `again_s`: when it was measured again for that reason, in seconds since the epoch (0: never). `busy_us`: time per
+    run while all cores have runs (0: not measured).
     """
 
     p50_us: float
@@ -49,6 +54,7 @@ class Measurement:
     conditions: Conditions = Conditions()
     disturbed: str = ""
     again_s: float = 0.0
+    busy_us: float = 0.0
 
     @property
     def run_us(self) -> float:
@@ -59,6 +65,11 @@ class Measurement:
     def batch_row_us(self) -> float:
         """Return the time of a row in a batch, by which decisions are made (0: not batched)."""
         return self.quiet_row_us or self.row_us
+
+    @property
+    def loaded_us(self) -> float:
+        """Return the time per row while all cores have runs, as far as it was measured."""
+        return (self.batch_row_us or self.run_us) * (self.busy_us / self.run_us if self.busy_us else 1.0)
 
     @property
     def remark(self) -> str:
@@ -90,12 +101,24 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
+class Parallel:
+    """Measurement of runs at a time: `threads` of each, time of a run, time per run of all together, memory added."""
+
+    threads: int
+    runs: int
+    run_us: float
+    busy_us: float
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Result of a trial: `passed` and the reason.
 
     `measured` is None if the trial ended before. `accuracy` on the golden set, and its loss against the golden answers;
-    None without labels. `threads` to serve with. `answered`: it compiled and ran to the end, correctly or not. A
-    `transient` failure is not kept.
+    None without labels. `threads` of a run and `runs` at a time to serve with; `parallel` has what was measured to
+    choose them (empty: nothing). `answered`: it compiled and ran to the end, correctly or not. A `transient` failure is
+    not kept.
 
     `level` is one of LEVELS. `joining` is None if it was not tried. `unbounded` says why the time of a run has no
     bound that a trial could measure ("": it has one). `sample` numbers the generated inputs that were accepted (see
@@ -115,6 +138,8 @@ class Verdict:
     unbounded: str = ""
     sample: int | None = None
     remarks: tuple[str, ...] = ()
+    runs: int = 1
+    parallel: tuple[Parallel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +215,9 @@ def verdict_key(
         hardware,
         cpu,
     )
+    weighs = manifest.runs or budget.objective == "throughput" or budget.runs != budget.threads
+    if budget.accelerator == CPU and weighs:  # else verdicts from before 0092 remain in use
+        facts = (*facts, manifest.runs, budget.objective, budget.runs)
     if manifest.task_options is not None:
         facts = (*facts, manifest.task, sorted(manifest.task_options.items()), manifest.labels)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -223,6 +251,7 @@ def read_verdict(document: Mapping[str, Any]) -> Verdict:
         "measured": measured,
         "joining": Joining(**joining) if joining is not None else None,
         "remarks": tuple(document["remarks"]),
+        "parallel": tuple(Parallel(**each) for each in document.get("parallel", ())),
     }
     return Verdict(**{**document, **values})
 

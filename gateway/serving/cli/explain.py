@@ -122,6 +122,9 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "level": candidate.level or None,
         "joining": joining and {"allowed": joining.allowed, **asdict(joining)},
         "remarks": list(verdict.remarks) if verdict else [],
+        "threads": candidate.threads,
+        "runs": candidate.runs,
+        "parallel": [asdict(tried) for tried in verdict.parallel] if verdict else [],
     }
 
 
@@ -161,6 +164,9 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
+    if rows := list(_parallel(candidates)):
+        print()
+        print_table(("variant", "threads", "runs at a time", "µs of a run", "runs/s", "MiB"), rows)
     if release.manifest and release.manifest.orientation:
         print_lines([_ORIENTATIONS[release.manifest.orientation]])
     print_lines(remarks(release, candidates))
@@ -191,6 +197,19 @@ def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
         apart = f"requests are not joined: {joining}" if joining else ""
         for remark in (*verdict.remarks, *filter(None, (apart, measured))):
             yield f"{candidate.variant.name}: {remark}"
+
+
+def _parallel(candidates: Sequence[Candidate]) -> Iterator[tuple[str, ...]]:
+    """Yield what was measured of threads and runs at a time, with a mark at those that serve."""
+    for candidate in candidates:
+        for tried in candidate.verdict.parallel if candidate.verdict else ():
+            serves = (tried.threads, tried.runs) == (candidate.threads, candidate.runs)
+            figures = (
+                f"{tried.run_us:.0f}",
+                f"{1e6 / max(1e-3, tried.busy_us):.1f}",
+                f"{tried.memory_bytes / 2**20:.1f}",
+            )
+            yield f"{candidate.variant.name}{' ◀' * serves}", str(tried.threads), str(tried.runs), *figures
 
 
 def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:

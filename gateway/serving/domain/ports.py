@@ -25,6 +25,10 @@ class Session(Protocol):
     """Compiled variant on one accelerator. Used by one thread at a time, not always the same one."""
 
     @property
+    def peers(self) -> Sequence[Session]:
+        """Return the sessions of the same compiled variant that `widen` made, each for one more thread."""
+
+    @property
     def lends(self) -> bool:
         """Return True if outputs are lent until the next run or close; otherwise the caller may keep them."""
 
@@ -45,8 +49,11 @@ class Session(Protocol):
     def cancel(self) -> bool:
         """Ask the run in progress to end with an error; return False if the engine cannot. Called by any thread."""
 
+    def widen(self, runs: int) -> None:
+        """Allow `runs` runs at a time, by `peers` that share the compiled variant. Raises VariantError."""
+
     def close(self) -> None:
-        """Free the engine's memory. Calling it twice is harmless."""
+        """Free the engine's memory, with that of the peers. Calling it twice is harmless."""
 
 
 class Runtime(Protocol):

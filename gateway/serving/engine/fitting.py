@@ -65,6 +65,7 @@ class Fitting:
                 witness=opened.witness,
                 cost=self._cost(opened.manifest, opened.candidate),
                 threads=_threads(opened.candidate),
+                runs=opened.candidate.runs,
             )
             servable = Servable(parts, self.context, old.statistics if old and old.manifest == manifest else None)
         except ConfigurationError as error:
@@ -86,7 +87,7 @@ class Fitting:
         interpreter = interpreter_of(served)
         if (interpreter.described if interpreter else served) != target.manifest:
             return False
-        if _threads(candidate) != target.threads:
+        if (_threads(candidate), candidate.runs) != target.parallel:
             return False
         target.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
         return True
@@ -105,6 +106,7 @@ class Fitting:
             joining=self._not_joined(declared, candidate),
             remarks=candidate.verdict.remarks if candidate.verdict else (),
             provider=candidate.budget.provider,
+            runs=candidate.runs,
         )
 
     def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:
@@ -140,6 +142,4 @@ def worker_settings(loader: Loader, settings: EngineSettings, pauses: Pauses) ->
 
 def _threads(candidate: Candidate) -> int:
     """Return the processor threads that a run takes; 0 if an accelerator runs it."""
-    if candidate.accelerator not in {None, CPU}:
-        return 0
-    return candidate.verdict.threads if candidate.verdict else 1
+    return candidate.threads if candidate.accelerator in {None, CPU} else 0

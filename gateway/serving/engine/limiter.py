@@ -7,45 +7,80 @@ re-enters at the others' position. `ThreadShares` decides on values; `Limiter` b
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
+class ModelUse:
+    """What all runs of one model use: time × threads consumed so far, and how many of them run now.
+
+    `kept_until_ns`: its threads are kept free of other models' further runs until then (monotonic).
+    """
+
+    consumed_ns: int = 0
+    running: int = 0
+    kept_until_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Share:
-    """Claim of one model: `threads` per run (0: it runs on an accelerator), time × threads consumed so far."""
+    """Claim of one run at a time: its `threads` (0: it runs on an accelerator), and the model that it belongs to."""
 
     threads: int
-    consumed_ns: int = 0
+    use: ModelUse = field(default_factory=ModelUse)
     asked: bool = False
     running: bool = False
     granted: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def consumed_ns(self) -> int:
+        """Return the time × threads that the model has consumed so far."""
+        return self.use.consumed_ns
+
+    def peer(self) -> Share:
+        """Return a share for another run of the same model at the same time."""
+        return Share(self.threads, self.use)
+
 
 class ThreadShares:
-    """Choice of the models that may run now. A run that needs more threads than there are takes them all."""
+    """Choice of the models that may run now. A run that needs more threads than there are takes them all.
+
+    The first run of each model has its turn as if no model ran more than one at a time: further runs get only threads
+    that are left, and delay no other model. They may overlap with its first run until they end. So that this is rare, a
+    model keeps its threads for as long after a run as that took: it is busy if its next request comes within that time.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = self.free = threads
+        self.further = 0
+        """Threads of further runs. `free` counts first runs only."""
         self.waiting: list[Share] = []
         self._clock_ns = 0
+        self._kept: dict[ModelUse, int] = {}
 
-    def ask(self, share: Share) -> list[Share]:
+    def ask(self, share: Share, now_ns: int = 0) -> list[Share]:
         """Request a run. Return the shares that may begin now."""
-        share.consumed_ns = max(share.consumed_ns, self._clock_ns)
+        share.use.consumed_ns = max(share.use.consumed_ns, self._clock_ns)
         self.waiting.append(share)
-        return self._grant()
+        return self._grant(now_ns)
 
-    def end(self, share: Share, ran_ns: int, *, again: bool) -> list[Share]:
+    def end(self, share: Share, ran_ns: int, *, again: bool, now_ns: int = 0) -> list[Share]:
         """End a run, and request the next one if `again`. Return the shares that may begin now.
 
         Both happen in one step. Otherwise a model that always has work would lose its place to any waiting model.
         Models with short runs would get as many of them as other models get long ones.
         """
         if share.running:  # else it was abandoned
-            share.running = False
-            self.free += self._needs(share)
-            share.consumed_ns += ran_ns * self._needs(share)
-        return self.ask(share) if again else self._grant()
+            share.running, needs = False, self._needs(share)
+            share.use.running -= 1
+            if share.use.running:  # a further run of the model becomes its first one
+                self.further -= needs
+            else:
+                self.free += needs
+                share.use.kept_until_ns, self._kept[share.use] = now_ns + ran_ns, needs
+            share.use.consumed_ns += ran_ns * needs
+        return self.ask(share, now_ns) if again else self._grant(now_ns)
 
     def insist(self, share: Share) -> bool:
         """Run although there are too few threads. Return False if the run was granted in the meantime."""
@@ -56,31 +91,41 @@ class ThreadShares:
 
     def begin_if_free(self, share: Share) -> bool:
         """Begin a run if it delays no other. Return False if there are too few threads, or another share waits."""
-        if self.waiting or self._needs(share) > self.free:
+        if self.waiting or self._needs(share) > self.free - self.further:
             return False
         self.waiting.append(share)
         self._begin(share)
         return True
 
-    def _grant(self) -> list[Share]:
-        """Grant runs, the least served share first.
+    def _grant(self, now_ns: int) -> list[Share]:
+        """Grant runs, the least served model first, and further runs after all others.
 
         No share overtakes it, so that a run that needs many threads gets its turn.
         """
         granted: list[Share] = []
         while self.waiting:
-            share = min(self.waiting, key=lambda each: each.consumed_ns)
-            if self._needs(share) > self.free:
+            first = [share for share in self.waiting if not share.use.running]
+            share = min(first or self.waiting, key=lambda each: each.use.consumed_ns)
+            if self._needs(share) > self.free - (0 if first else self.further + self._kept_threads(now_ns)):
                 break
             self._begin(share)
             granted.append(share)
         return granted
 
+    def _kept_threads(self, now_ns: int) -> int:
+        self._kept = {use: needs for use, needs in self._kept.items() if now_ns < use.kept_until_ns}
+        return sum(self._kept.values())
+
     def _begin(self, share: Share) -> None:
         self.waiting.remove(share)
-        share.running = True
-        self.free -= self._needs(share)
-        self._clock_ns = max(self._clock_ns, share.consumed_ns)
+        self._kept.pop(share.use, None)
+        share.running, needs = True, self._needs(share)
+        if share.use.running:
+            self.further += needs
+        else:
+            self.free -= needs
+        share.use.running += 1
+        self._clock_ns = max(self._clock_ns, share.use.consumed_ns)
 
     def _needs(self, share: Share) -> int:
         return min(share.threads, self.threads)
@@ -102,7 +147,7 @@ class Limiter:
             return
         if not share.asked:
             with self._lock:
-                self._wake(self._shares.ask(share), share)
+                self._wake(self._shares.ask(share, time.monotonic_ns()), share)
         while not share.running:  # `granted` may be left from an earlier grant
             if not share.granted.wait(self.wait_s):
                 with self._lock:
@@ -122,7 +167,7 @@ class Limiter:
         if share.threads:
             with self._lock:
                 share.asked = again
-                self._wake(self._shares.end(share, ran_ns, again=again), share)
+                self._wake(self._shares.end(share, ran_ns, again=again, now_ns=time.monotonic_ns()), share)
 
     def abandon(self, share: Share) -> None:
         """Release the threads of a run that does not end, also if it ends later."""

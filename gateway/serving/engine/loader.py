@@ -181,10 +181,16 @@ class Loader:
         return level_obstacle(candidate.verdict, required) if candidate.verdict else ""
 
     def _open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
-        budget = replace(candidate.budget, threads=candidate.verdict.threads if candidate.verdict else 1)
+        budget = replace(candidate.budget, threads=candidate.threads, runs=candidate.runs)
         witness = self.witness(manifest, release.folder, candidate.verdict)
         opening = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
         session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)
+        if candidate.runs > 1:
+            try:
+                session.widen(candidate.runs)
+            except BaseException:
+                session.close()
+                raise
         return Opened(release, manifest, candidate, session, witness)
 
     def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:

@@ -31,18 +31,22 @@ def pause_ns(used_ns: int, passed_ns: int) -> int:
 
 
 class Pauses:
-    """Pauses of one event loop. `waiting` holds each running thread's id, and since when its oldest request waits."""
+    """Pauses of one event loop.
+
+    `waiting` holds each running thread's id, since when its oldest request waits, and its model. A model with several
+    runs at a time has its share of the cores as long as one of them does not wait: the event loop pauses for all only.
+    """
 
     def __init__(self, worker_wait_ms: int) -> None:
         self._wait_ns = worker_wait_ms * 1_000_000
-        self.waiting: dict[int, int] = {}
+        self.waiting: dict[int, tuple[int, object]] = {}
         self._delays_ns: dict[int, int] = {}
         self._contended = False
         self._checked_ns = self._began_ns = self._used_ns = 0
 
-    def begin(self, since_ns: int) -> None:
-        """Note that this thread begins a run, and that its oldest request waits since then (monotonic)."""
-        self.waiting[threading.get_native_id()] = since_ns
+    def begin(self, since_ns: int, model: object) -> None:
+        """Note that this thread begins a run of a model, and that its oldest request waits since then (monotonic)."""
+        self.waiting[threading.get_native_id()] = since_ns, model
 
     def end(self) -> None:
         """Note that this thread's run is over."""
@@ -62,11 +66,12 @@ class Pauses:
         if passed_ns >= CHECK_NS:
             waiting, before = dict(self.waiting), self._delays_ns
             delays = {thread: delay_ns(thread) for thread in waiting}
-            self._contended = any(
-                delay - before.get(thread, delay) >= CONTENDED * passed_ns
-                for thread, delay in delays.items()
-                if now_ns - waiting[thread] >= self._wait_ns
-            )
+            models: dict[object, bool] = {}
+            for thread, delay in delays.items():
+                since_ns, model = waiting[thread]
+                contended = delay - before.get(thread, delay) >= CONTENDED * passed_ns
+                models[model] = models.get(model, True) and contended and now_ns - since_ns >= self._wait_ns
+            self._contended = any(models.values())
             kept = before if len(before) < THREADS_LIMIT else {}
             self._delays_ns, self._checked_ns = {**kept, **delays}, now_ns
         if self._contended and (wait_ns := pause_ns(used_ns, now_ns - self._began_ns)):

@@ -33,7 +33,7 @@ from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.raw_batches import OpenRawBatch, RawBatches
 from gateway.serving.engine.run import Ran, Runner
 from gateway.serving.engine.ticket import NO_CALLER, Ticket
-from gateway.serving.engine.worker import Calls, RunWatch, SessionWorker
+from gateway.serving.engine.worker import Calls, RunThread, RunWatch, SessionWorker
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import Interpreter
 
@@ -43,7 +43,7 @@ class ServableParts:
     """Parts of one version: its session, what callers see of it, and what its runs cost.
 
     `declared` is the manifest as it was tried; `manifest` is the part that callers see. `threads`: processor threads
-    that a run takes.
+    that a run takes. `runs`: runs that take place at a time.
     """
 
     manifest: ModelManifest
@@ -54,10 +54,11 @@ class ServableParts:
     witness: Tensors | None
     cost: Cost
     threads: int
+    runs: int = 1
 
 
 class Servable:
-    """One version of one model with one session. Create it on the event loop; `close` drains and frees it.
+    """One version of one model with one compiled session. Create it on the event loop; `close` drains and frees it.
 
     It has fewer than 30 attributes: with 30, CPython 3.11 looks them up so slowly that a request takes 0.2 µs longer.
     """
@@ -67,7 +68,7 @@ class Servable:
     ) -> None:
         manifest, cost, settings, publish = parts.manifest, parts.cost, context.settings, context.publish
         name, version, variant = manifest.name, manifest.version, parts.placement.variant
-        self.manifest, self.declared, self.threads = manifest, parts.declared, parts.threads
+        self.manifest, self.declared, self.parallel = manifest, parts.declared, (parts.threads, parts.runs)
         self.statistics = statistics or ServableStatistics(name, version)
         self.state, self.used_ns = ServableState.START, time.monotonic_ns()
         self.comparing, self._context, self._batch_pass = context.comparing, context, context.batch_pass
@@ -78,14 +79,16 @@ class Servable:
         self._usage = CostInUse(cost, parts.placement, context, self.statistics)
         self._answers = AnswerDelivery(manifest, variant, self.statistics, publish, settings.retry_after_s)
         runs = manifest if parts.interpreter is None else parts.interpreter.manifest
-        self._runner = Runner(parts.session, runs, parts.witness, parts.interpreter)
+        sessions = [parts.session, *(parts.session.peers if parts.runs > 1 else ())]
+        runners = [Runner(session, runs, parts.witness, parts.interpreter) for session in sessions]
+        self._runner = runners[0]
         self._queue = Queue(waits)
         self._raw = RawBatches(
             manifest, settings, self._answers, runner=self._runner, queue=self._queue, ready=self._take_turn
         )
         self._worker = SessionWorker(
             f"run {name}/{version}",
-            self._runner,
+            runners,
             self._queue,
             cost,
             Calls(
@@ -242,20 +245,20 @@ class Servable:
         if form.costly:
             self._raw.close()
 
-    def _cancel_run(self, plan: RunPlan) -> None:
+    def _cancel_run(self, thread: RunThread, plan: RunPlan) -> None:
         self.statistics.overlong_runs += 1
         limit_s = self._usage.run_limit_ns(plan.rows) / 1e9
         name, version = self.manifest.name, self.manifest.version
         self._context.publish(RunOverlong(name, version, self.placement.variant, plan.rows, limit_s))
-        if not self._runner.cancel(plan):
+        if not thread.runner.cancel(plan):
             self._answers.refuse(plan.batch, self._answers.overlong())
 
-    def _run_hung(self, plan: RunPlan) -> None:
+    def _run_hung(self, thread: RunThread, plan: RunPlan) -> None:
         self.statistics.hung_runs += 1
         name, version = self.manifest.name, self.manifest.version
         self._context.publish(RunHung(name, version, self.placement.variant, plan.rows))
-        self._worker.abandon_run()
         self._answers.refuse(plan.batch, self._answers.overlong())
+        self._worker.abandon_run(thread)
         self._context.replace(self)
 
     def remeasured(self, cost: Cost, placement: Placement) -> None:
@@ -288,14 +291,11 @@ class Servable:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._answers.unloaded())
             self._answers.refuse(self._worker.begin_closing(), self._answers.unloaded())
-            if (running := self._worker.running) is not None:
-                self._runner.cancel(running[0])
+            self._worker.cancel_runs()
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
                 closing.cancel()
-                hung = self._worker.running
-                self._worker.abandon_run()
-                self._answers.refuse(hung[0].batch if hung else (), self._answers.unloaded())
+                self._answers.refuse(self._worker.abandon_runs(), self._answers.unloaded())
                 self._answers.report_failure("a run hangs; its thread is left behind")
         self._watch.close()
         self.move(ServableState.END)

@@ -1,4 +1,4 @@
-"""Plan of the trials in the background: variants without a verdict, then measurements that load disturbed. No clock."""
+"""Plan of the trials in the background: variants without a verdict, then measurements to repeat. No clock."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrialPlan:
             replace(trial, due_ns=due_ns)
             for held in serving
             for candidate in self._loader.candidates(held.target.declared)
-            if candidate.passed and candidate.disturbed and not self._loader.exclusive.obstacle(candidate)
+            if candidate.passed and candidate.is_provisional and not self._loader.exclusive.obstacle(candidate)
             for trial in [PlannedTrial(held.release, held.target.declared, candidate)]
             for count, due_ns in [self._tried.get(trial.key, (0, 0))]
             if count < REPEATS

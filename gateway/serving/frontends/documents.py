@@ -94,7 +94,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "max_batch_size": rows,
         "input": inputs,
         "output": [_config_tensor(spec, rows) for spec in manifest.outputs],
-        "instance_group": [{"name": manifest.name, "count": 1, "kind": kind}],
+        "instance_group": [{"name": manifest.name, "count": placement.runs, "kind": kind}],
         "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
     return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config

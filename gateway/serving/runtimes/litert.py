@@ -76,12 +76,14 @@ class LiteRtRuntime:
         file = model_file(variant, files, ".tflite")
         make = _graph_maker(module, file, budget, variant.signature)
         graph = make()
-        engine = LiteRtEngine(graph, _integer_tensors(manifest, variant))
+        integers, any_rows = _integer_tensors(manifest, variant), False
+        engine = LiteRtEngine(graph, integers)
         if manifest.batched and engine.fixed_rows:
             # Files are often exported with one row although the graph accepts any: a run with two decides.
-            tried = budget.accelerator == CPU and engine.takes_rows(TRIED_ROWS)
+            any_rows = budget.accelerator == CPU and engine.takes_rows(TRIED_ROWS)
             engine.close()
-            engine = LiteRtEngine(make(), _integer_tensors(manifest, variant), any_rows=tried)
+            engine = LiteRtEngine(make(), integers, any_rows=any_rows)
+        engine.peer = lambda: LiteRtEngine(make(), integers, any_rows=any_rows)
         session = bind(engine, manifest, variant)
         session.remarks = tuple(filter(None, (graph.chosen.remark,)))
         return session
@@ -134,8 +136,10 @@ class LiteRtEngine:
 
     Inputs are copied into the interpreter and outputs out of it, once each. Views of the interpreter's tensors would
     save the second copy, but block the next run as long as one of them exists. Another row count than that of the
-    previous run costs a new allocation.
+    previous run costs a new allocation. `peer` makes another interpreter of the same file, with memory of its own.
     """
+
+    peer: Callable[[], LiteRtEngine]
 
     def __init__(self, graph: LiteRtGraph, integers: frozenset[str], *, any_rows: bool = False) -> None:
         self._interpreter = graph.interpreter

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from gateway.serving.runtimes.joining import stacked
 from gateway.serving.runtimes.settings import TrialSettings
 
 LEAST_RUNS = 5
+LEAST_TOGETHER = 2
+"""Least runs of each thread that are measured at a time with those of others."""
 WARMUP_RUNS = 3
 
 
@@ -86,6 +90,38 @@ def measured(
         conditions=found,
         disturbed=disturbed,
     )
+
+
+def together(session: Session, row: Tensors, runs: int, longest_s: float, *, single: bool) -> tuple[float, float]:
+    """Return the time of a run in µs while `runs` of a widened session take place, and the time per run of all of them.
+
+    `single`: one thread of the CPU runs each. Its waits for a processor are not counted, as in `quiet_ns`.
+    """
+    sessions = [session, *session.peers][:runs]
+    for each in sessions:
+        each.run(row)
+    walls_ns = list[int]()
+    clock, start = time.monotonic_ns, threading.Barrier(runs)
+
+    def work(each: Session) -> None:
+        start.wait()
+        count, end_ns = 0, clock() + int(longest_s * 1e9)
+        while count < LEAST_TOGETHER or clock() < end_ns:
+            began_ns = clock()
+            each.run(row)
+            walls_ns.append(clock() - began_ns)
+            count += 1
+
+    first, cpu_ns, began_ns = machine_noise.snapshot(), time.process_time_ns(), clock()
+    with ThreadPoolExecutor(runs) as threads:
+        list(threads.map(work, sessions))
+        last = machine_noise.snapshot()  # before the threads end, and with them what they waited
+    passed_ns, count = clock() - began_ns, len(walls_ns)
+    if not single:
+        return median(walls_ns) / 1000, passed_ns / count / 1000
+    mean_ns = (time.process_time_ns() - cpu_ns) // count
+    run_us = quiet_ns(walls_ns, [mean_ns] * count, first, last) / 1000
+    return run_us, run_us / runs
 
 
 def once_us(session: Session, row: Tensors, *, single: bool) -> float:

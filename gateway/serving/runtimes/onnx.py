@@ -11,6 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -183,8 +184,14 @@ class OnnxEngine:
         self._options.terminate = True
         return True
 
+    def peer(self) -> OnnxEngine:
+        """Return an engine of the same session, which allows several runs at a time, each with options of its own."""
+        peer = copy(self)
+        peer._options = _engine().RunOptions()
+        return peer
+
     def close(self) -> None:
-        """Free the session's memory."""
+        """Free the session's memory, once no peer uses it any more."""
         self._session = self._run = None  # type: ignore[assignment]
         self._arena.free()
 

@@ -9,6 +9,7 @@ import ctypes
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,7 +130,7 @@ class OpenVinoEngine:
     def __init__(self, ov: ModuleType, compiled: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._tensor = ov.Tensor
-        self._request: Any = compiled.create_infer_request()
+        self._compiled, self._request = compiled, compiled.create_infer_request()
         self._input_index = {port.name: index for index, port in enumerate(inputs)}
         self._output_index = {port.name: index for index, port in enumerate(outputs)}
 
@@ -150,9 +151,18 @@ class OpenVinoEngine:
         """Return False: OpenVINO ends a run between the nodes of the outermost graph at best, not within a loop."""
         return False
 
+    def peer(self) -> OpenVinoEngine:
+        """Return an engine of another request of the same compiled model, in a stream of its own."""
+        peer = copy(self)
+        try:
+            peer._request = self._compiled.create_infer_request()
+        except ERRORS as error:
+            raise VariantError(f"OpenVINO makes no further request: {_words(error)}") from error
+        return peer
+
     def close(self) -> None:
-        """Free the request and, with it, the compiled model."""
-        self._request = None
+        """Free the request and, with the last one, the compiled model."""
+        self._compiled = self._request = None
 
 
 def row_graph(variant: Variant, files: Path) -> ModelGraph:
@@ -170,10 +180,10 @@ def compile_options(budget: SessionBudget, precision: str, machine: str) -> dict
     device = DEVICES[budget.accelerator]
     known = {"cores": tuple(CORES)} if device == "CPU" else {}
     chosen = read_options("openvino", budget, known)
-    options = {"INFERENCE_PRECISION_HINT": _hint(device, precision, machine), "NUM_STREAMS": "1"}
+    options = {"INFERENCE_PRECISION_HINT": _hint(device, precision, machine), "NUM_STREAMS": str(budget.runs)}
     if device == "CPU":
         return options | {
-            "INFERENCE_NUM_THREADS": str(budget.threads),
+            "INFERENCE_NUM_THREADS": str(budget.threads * budget.runs),
             "ENABLE_HYPER_THREADING": "YES",  # the budget sets the thread count; the plugin must not lower it
             "ENABLE_CPU_PINNING": "NO",  # pinned sessions would all use the same first core
             "SCHEDULING_CORE_TYPE": CORES[chosen.get("cores", "any")],

@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,10 @@ class ReferenceEngine:
     def cancel(self) -> bool:
         """Return False: a run consists of numpy calls, which cannot be cancelled."""
         return False
+
+    def peer(self) -> ReferenceEngine:
+        """Return an engine of the same graph, which a run does not change."""
+        return copy(self)
 
     def close(self) -> None:
         """Free the weights."""

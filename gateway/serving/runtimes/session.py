@@ -8,6 +8,7 @@ Ownership of buffers: inputs belong to the caller, and are passed on unchanged u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,9 @@ class CompiledGraph(Protocol):
 
     def cancel(self) -> bool:
         """Ask the run in progress to end with an error. Called by any thread; False if the engine cannot."""
+
+    def peer(self) -> CompiledGraph:
+        """Return an engine of the same compiled graph, which runs at the same time. Raises VariantError."""
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
@@ -62,6 +66,10 @@ class SingleRows:
         """Cancel the engine's run; the following rows are not run."""
         return self._engine.cancel()
 
+    def peer(self) -> CompiledGraph:
+        """Return the same over a peer of the engine."""
+        return SingleRows(self._engine.peer())
+
     def close(self) -> None:
         """Close the engine."""
         self._engine.close()
@@ -77,6 +85,7 @@ class BoundSession:
 
     def __init__(self, engine: CompiledGraph, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
         self.lends = lends
+        self.peers: list[BoundSession] = []
         self._into = plan_inputs(manifest, variant, engine.inputs)
         self._out = plan_outputs(manifest, variant, engine.outputs)
         ports = engine.inputs + engine.outputs
@@ -111,8 +120,17 @@ class BoundSession:
         engine = self._engine
         return engine is not None and engine.cancel()
 
+    def widen(self, runs: int) -> None:
+        """Implement `Session.widen`."""
+        while len(self.peers) < runs - 1 and self._engine is not None:
+            peer = copy(self)
+            peer.peers, peer._engine = [], self._engine.peer()
+            self.peers.append(peer)
+
     def close(self) -> None:
-        """Free the engine's memory. Calling it twice is harmless."""
+        """Free the engine's memory, with that of the peers. Calling it twice is harmless."""
+        for peer in self.peers:
+            peer.close()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

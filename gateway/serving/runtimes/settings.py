@@ -15,6 +15,9 @@ class TrialSettings:
     measure_runs: int = 100  # most one-row runs that are measured
     measure_s: float = 0.5  # longest time for them (five runs are made in any case)
     one_thread_below_us: ClassVar[float] = 5_000.0  # a CPU run shorter than this is not tried with more than one thread
+    runs_above_us: ClassVar[float] = (
+        1_000.0  # a shorter run is not tried with others at a time: its hand-over costs more
+    )
     batch_rows: ClassVar[int] = 8  # different rows that are run apart and together
     joined_rows: ClassVar[int] = 32  # rows of the largest such run, and so of any joined run
     joined_bytes: ClassVar[int] = 16_777_216  # largest inputs of that run; large rows are fewer

@@ -7,6 +7,7 @@ answer: an engine that crashes during its teardown does no harm here.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import time
@@ -24,6 +25,7 @@ from gateway.common.domain.tensor import Tensor, Tensors
 from gateway.common.domain.verdict import (
     Joining,
     Measurement,
+    Parallel,
     SessionBudget,
     Verdict,
     signature_document,
@@ -107,7 +109,8 @@ def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
     """Return the verdict with one thread or, if a model is slow enough to gain by it, with all allowed threads.
 
     A run shorter than `one_thread_below_us` keeps one thread: more threads cost energy and save no time. A slow model
-    is evaluated with several first: with one thread its golden set alone could exceed the deadline.
+    is evaluated with several first: with one thread its golden set alone could exceed the deadline. As many runs as
+    the cores allow are measured with one thread each, and decide as well.
     """
     began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), say)
     if trial.budget.threads == 1 or trial.budget.accelerator != CPU:
@@ -118,11 +121,14 @@ def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
         single_us = exam.once_us(session)
         if single_us < job.settings.one_thread_below_us:
             return exam.judged(session, 1)
+        one = exam.chosen(session, 1, single_us)
     several = None
     with suppress(VariantError):  # the engine refuses so many threads: one may still work
         several = exam.held(trial.budget.threads)
-    if several is not None and several.measured and several.measured.run_us < single_us * (1.0 - TIE_LEAD):
-        return several
+    if several is not None and several.measured:
+        many = Parallel(several.threads, several.runs, several.measured.run_us, several.measured.busy_us)
+        if exam.cost_us(many) < exam.cost_us(one) * (1.0 - TIE_LEAD):
+            return several
     if several is not None and several.passed and time.monotonic() - began_s > job.settings.deadline_s / 2:
         return several  # another round might exceed the deadline, and lose this verdict
     return exam.held(1)
@@ -139,11 +145,12 @@ class _Exam:
         self._unended = frozenset(trial.left_out) - {JOINING}
         self._before_bytes = measure.resident_bytes()
         self._single = True
+        self._parallel: dict[tuple[int, int], Parallel] = {}
 
     @contextmanager
     def opened(self, threads: int) -> Iterator[Session]:
         """Open a session with `threads` threads; closing it is part of the trial, too."""
-        trial, budget = self.trial, replace(self.trial.budget, threads=threads)
+        trial, budget = self.trial, replace(self.trial.budget, threads=threads, runs=self._most_runs(threads))
         self._single = threads == 1 and budget.accelerator == CPU
         self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
@@ -201,12 +208,56 @@ class _Exam:
         joined = joining is not None and joining.allowed
         before_bytes, single = self._before_bytes, self._single
         cost = measure.measured(session, self._rows, self._settings, before_bytes, joined=joined, single=single)
+        best = self.chosen(session, threads, cost.run_us, cost.memory_bytes)
+        cost = replace(cost, busy_us=best.busy_us, memory_bytes=best.memory_bytes)
         if joining is not None:
             joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
+        words += f", {best.runs} runs at a time" if best.runs > 1 else ""
+        verdict = replace(verdict, runs=best.runs, parallel=tuple(self._parallel.values()))
         lacked = joining is not None and is_temporary(joining.reason)  # memory for a joined run
         verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining, transient=lacked)
         return replace(verdict, unbounded=unbounded(operators), remarks=(*session.remarks, *verdict.remarks))
+
+    def chosen(self, session: Session, threads: int, run_us: float, memory_bytes: int = 0) -> Parallel:
+        """Measure more and more runs at a time. Return the fewest that answer nearly as many requests as the most do.
+
+        As many as Triton's configuration demands, if it does. A run takes as long as `run_us` alone.
+        """
+        demanded, most = self.trial.manifest.runs, self._most_runs(threads)
+        found, before_bytes = [Parallel(threads, 1, run_us, run_us, memory_bytes)], measure.resident_bytes()
+        steps = [runs for runs in (2, 4, 8, 16, 32) if runs < most and not demanded]
+        for runs in [*steps, most] if most > 1 and (demanded or run_us >= self._settings.runs_above_us) else ():
+            if run_us * (runs + 2 * measure.LEAST_TOGETHER) / 1e6 > self._settings.part_s / 2:
+                break
+            self._enter(f"running it {runs} times at once")
+            with suppress(VariantError):  # the engine refuses so many runs: fewer work
+                session.widen(runs)
+            if len(session.peers) < runs - 1:
+                break
+            timing = measure.together(session, self._rows[0], runs, self._settings.measure_s / 2, single=self._single)
+            taken_bytes = memory_bytes + max(0, measure.resident_bytes() - before_bytes)
+            if 0 < self.trial.budget.memory_bytes < taken_bytes:
+                break
+            found.append(Parallel(threads, runs, *timing, taken_bytes))
+            if found[-1].busy_us > found[-2].busy_us * (1.0 - TIE_LEAD):
+                break
+        self._parallel |= {(each.threads, each.runs): each for each in found}
+        least_us = min(each.busy_us for each in found)
+        return found[-1] if demanded else next(each for each in found if each.busy_us * (1.0 - TIE_LEAD) <= least_us)
+
+    def cost_us(self, measured: Parallel) -> float:
+        """Return what the objective minimises when it decides between threads and runs.
+
+        The latency of a device counts alone and under load alike: the geometric mean of a run's time alone, and of the
+        time per run while all cores have runs.
+        """
+        alone_us = measured.run_us if self.trial.budget.objective != "throughput" else measured.busy_us
+        return math.sqrt(alone_us * measured.busy_us)
+
+    def _most_runs(self, threads: int) -> int:
+        """Return the most runs of `threads` threads that may take place at a time."""
+        return max(1, self.trial.budget.runs // threads)
 
     def _answers(self, session: Session) -> Verdict:
         trial, golden = self.trial, self._golden

@@ -1,5 +1,6 @@
 """Promises of every runtime for an open session, compared with the numpy oracle."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -101,6 +102,46 @@ def test_sessions_in_two_threads_do_not_disturb_each_other(case):
             for answer in answers:
                 for name, array in answer.items():
                     np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_runs_at_a_time_give_the_answers_of_runs_alone(case):
+    inputs = [rows(case.inputs, row, row + 1) for row in range(4)]
+    alone = case.open()
+    expected = [copied(alone.run(each)) for each in inputs]
+    session = case.open(SessionBudget(runs=4))
+    session.widen(4)
+    session.widen(2)
+    assert len(session.peers) == 3
+    together = threading.Barrier(4)
+
+    def work(each, own):
+        answers = []
+        for _ in range(20):
+            together.wait()
+            answers.append(each.run(own))  # outputs are lent until the next run of this session, not of a peer
+            together.wait()
+            answers[-1] = copied(answers[-1])
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        for answers, wanted in zip(pool.map(work, [session, *session.peers], inputs), expected, strict=True):
+            for answer in answers:
+                for name, array in answer.items():
+                    np.testing.assert_allclose(array, wanted[name], rtol=1e-4, atol=1e-5)
+    peer = session.peers[0]
+    session.close()
+    for each in (session, peer):
+        with pytest.raises(VariantError, match="closed"):
+            each.run(inputs[0])
+
+
+def test_a_cancelled_run_ends_alone(case):
+    session = case.open()
+    session.widen(2)
+    if session.cancel():
+        assert session.peers[0].run(case.inputs)
+        with pytest.raises(VariantError):
+            session.run(case.inputs)
 
 
 def test_takes_more_than_one_thread(case):

@@ -84,6 +84,18 @@ def test_every_variant_passes_and_is_measured(case):
         assert verdict.accuracy is None
 
 
+def test_runs_at_a_time_are_measured_with_every_runtime(small):
+    manifest = replace(small.manifest, runs=3)
+    verdict = asyncio.run(try_variant(manifest, small.variant, small.files, SessionBudget(runs=3), QUICK))
+    assert verdict.passed, verdict.reason
+    assert (verdict.threads, verdict.runs) == (1, 3)
+    alone, together = verdict.parallel
+    assert (alone.runs, together.runs) == (1, 3)
+    assert 0 < together.busy_us < together.run_us
+    assert verdict.measured.busy_us == together.busy_us
+    assert verdict.measured.memory_bytes == together.memory_bytes >= alone.memory_bytes > 0
+
+
 @pytest.fixture
 def busy_machine():
     """Keep the processors busy with eight loops while the block runs."""
@@ -107,10 +119,11 @@ def busy_machine():
 def decisions(case):
     """Return what a trial decides: threads, whether runs happen on the event loop, and whether requests are joined."""
     settings = replace(QUICK, measure_s=0.2)
-    verdict = asyncio.run(try_variant(case.manifest, case.variant, case.files, SessionBudget(2), settings))
+    budget = SessionBudget(2, runs=2)
+    verdict = asyncio.run(try_variant(case.manifest, case.variant, case.files, budget, settings))
     assert verdict.passed, verdict.reason
     cost = estimate_cost(verdict, "cpu", joins=True, inline_limit_us=300, batch_rows=32, batch_gain=1.2)
-    return verdict.measured.disturbed, (verdict.threads, cost.limit_ns > 0, cost.worker_rows > 1)
+    return verdict.measured.disturbed, (verdict.threads, verdict.runs, cost.limit_ns > 0, cost.worker_rows > 1)
 
 
 def convolution(tmp_path):

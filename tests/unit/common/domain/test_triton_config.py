@@ -115,7 +115,7 @@ def test_what_only_concerns_scheduling_is_accepted_with_a_remark() -> None:
     remarks = "\n".join(config.remarks)
     assert len(config.remarks) == 6
     for words in (
-        "instance_group is not applied: a version has one session",
+        "instance_group is not applied: the trials choose",
         'max_queue_delay_microseconds (set delay_us = 100 in [[limits.queue]] model = "m")',
         "preferred_batch_size",
         "optimization is not applied",
@@ -126,7 +126,23 @@ def test_what_only_concerns_scheduling_is_accepted_with_a_remark() -> None:
         assert words in remarks
     assert read("dynamic_batching { } instance_group { count: 1 kind: KIND_CPU }").remarks == ()
     (told,) = read("instance_group { kind: KIND_CPU rate_limiter { priority: 2 } passive: true }").remarks
-    assert told.startswith("instance_group.passive, instance_group.rate_limiter is not applied: a version has one")
+    assert told.startswith("instance_group.passive, instance_group.rate_limiter is not applied: the trials")
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("", 0),
+        ("instance_group { kind: KIND_CPU }", 0),
+        ("instance_group { count: 1 }", 1),
+        ("instance_group [ { count: 2 kind: KIND_CPU }, { count: 1 kind: KIND_AUTO } ]", 3),
+        ("instance_group [ { count: 2 kind: KIND_GPU }, { count: 4 kind: KIND_CPU } ]", 4),
+    ],
+)
+def test_instances_on_the_processor_are_runs_at_a_time(text: str, runs: int) -> None:
+    config = read(text)
+    assert config.runs == runs
+    assert manifest(config, {"x": (-1, 4)}, {"y": (-1, 2)}).runs == runs
 
 
 def test_parameters_are_kept_with_all_their_characters() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.events import ModelRefused, TrialFinished
-from gateway.common.domain.verdict import Joining, Verdict
+from gateway.common.domain.verdict import Joining, Parallel, Verdict
 from gateway.serving.engine import trial_plan
 from gateway.serving.engine.settings import EngineSettings, QueueSettings
 from tests.simulators.engine_rig import PASSED, Rig, bare, limits_with, manifest, measured, refused, request
@@ -154,6 +154,21 @@ async def test_a_session_with_other_threads_is_opened_again() -> None:
     await rig.repository.refine()
     assert rig.runtime.opened == ["a", "a"]
     assert [session.closed for session in rig.runtime.sessions] == [1, 0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_verdict_from_before_runs_at_a_time_serves_until_it_is_measured_again() -> None:
+    rig = Rig(trials={"a": measured(9_000.0)}, runs=2)
+    await rig.serve(manifest())
+    assert rig.engine.placement("m").runs == 1
+    again = (Parallel(1, 1, 9_000.0, 9_000.0), Parallel(1, 2, 9_000.0, 4_500.0))
+    rig.trials["a"] = replace(measured(9_000.0), runs=2, parallel=again)
+    await rig.repository.refine()
+    assert (rig.tried, rig.runtime.opened) == (["a", "a"], ["a", "a"])
+    assert rig.engine.placement("m").runs == 2
+    await rig.repository.refine()
+    assert rig.tried == ["a", "a"], "it is settled"
     await rig.repository.close()
 
 

@@ -21,9 +21,11 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.shares = ThreadShares(THREADS)
-        self.models = [Share(threads) for threads in (1, 2, 4, 9)]
+        firsts = [Share(threads) for threads in (1, 2, 4, 9)]
+        self.models = [*firsts, firsts[0].peer(), firsts[1].peer(), firsts[1].peer()]
         self.waiting: list[Share] = []
         self.running: list[Share] = []
+        self.now_ns = 0
 
     def granted(self, granted: list[Share]) -> None:
         for share in granted:
@@ -35,7 +37,7 @@ class Sharing(RuleBasedStateMachine):
     def ask(self, data: st.DataObject) -> None:
         share = data.draw(st.sampled_from([s for s in self.models if s not in self.waiting + self.running]))
         self.waiting.append(share)
-        self.granted(self.shares.ask(share))
+        self.granted(self.shares.ask(share, self.now_ns))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), ran_ns=st.integers(0, 1000), again=st.booleans())
@@ -44,24 +46,70 @@ class Sharing(RuleBasedStateMachine):
         self.running.remove(share)
         if again:
             self.waiting.append(share)
-        self.granted(self.shares.end(share, ran_ns, again=again))
+        self.now_ns += ran_ns
+        self.granted(self.shares.end(share, ran_ns, again=again, now_ns=self.now_ns))
 
     @invariant()
-    def no_more_threads_are_used_than_there_are(self) -> None:
-        used = sum(min(share.threads, THREADS) for share in self.running)
-        assert used + self.shares.free == THREADS
+    def first_runs_use_no_more_threads_than_there_are(self) -> None:
+        by_model = {id(share.use): min(share.threads, THREADS) for share in self.running}
+        assert sum(by_model.values()) + self.shares.free == THREADS
         assert self.shares.free >= 0
+        used = sum(min(share.threads, THREADS) for share in self.running)
+        assert used - sum(by_model.values()) == self.shares.further
+        assert all(share.use.running == sum(r.use is share.use for r in self.running) for share in self.models)
 
     @invariant()
     def the_least_served_waits_only_for_threads(self) -> None:
+        """Check that a model without a run waits for other models' first runs only, and all further runs for it."""
         assert {*map(id, self.waiting)} == {*map(id, self.shares.waiting)}
-        if self.waiting:
-            first = min(self.shares.waiting, key=lambda share: share.consumed_ns)
+        if firsts := [share for share in self.shares.waiting if not share.use.running]:
+            first = min(firsts, key=lambda share: share.consumed_ns)
             assert min(first.threads, THREADS) > self.shares.free
+        elif self.waiting:
+            further = min(self.shares.waiting, key=lambda share: share.consumed_ns)
+            left = self.shares.free - self.shares.further - self.shares._kept_threads(self.now_ns)
+            assert min(further.threads, THREADS) > left
 
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+
+
+def test_a_further_run_takes_only_what_is_left_and_delays_no_other_model() -> None:
+    shares, many = ThreadShares(2), Share(1)
+    again, other, third = many.peer(), Share(1), Share(1)
+    assert shares.ask(many) == [many]
+    assert shares.ask(again) == [again]
+    assert shares.ask(other) == [other], "as if the further run did not exist"
+    assert shares.ask(third) == []
+    assert shares.end(again, 5, again=True) == [], "a model without a run goes first"
+    assert shares.end(many, 5, again=False) == [third]
+    assert shares.end(other, 5, again=False) == [again]
+
+
+def test_a_further_run_becomes_the_models_first_one() -> None:
+    shares, many = ThreadShares(1), Share(1)
+    again, other = many.peer(), Share(1)
+    shares.ask(many)
+    assert shares.ask(again) == []
+    assert shares.insist(again)
+    assert shares.ask(other) == []
+    assert shares.end(many, 1, again=False) == []
+    assert (shares.free, shares.further) == (0, 0)
+    assert shares.end(again, 1, again=False) == [other]
+
+
+def test_a_busy_model_keeps_its_threads_for_as_long_as_its_run_took() -> None:
+    shares, many, small = ThreadShares(2), Share(1), Share(1)
+    again = many.peer()
+    shares.ask(many, 0)
+    shares.ask(small, 0)
+    assert shares.ask(again, 1) == []
+    assert shares.end(small, 20, again=False, now_ns=20) == []
+    assert shares.end(many, 39, again=True, now_ns=39) == [again], "one of its runs, but no further one"
+    assert shares.ask(small, 39) == [small]
+    assert shares.end(small, 1, again=False, now_ns=40) == []
+    assert shares.end(again, 2, again=True, now_ns=41) == [many, again]
 
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:
@@ -96,7 +144,7 @@ def test_a_run_that_needs_many_threads_is_not_overtaken_for_ever() -> None:
         shares.ask(share)
     assert shares.ask(wide) == []
     late = Share(1)
-    late.consumed_ns = 1
+    late.use.consumed_ns = 1
     assert shares.ask(late) == [], "the wide one came first and is served less"
     granted = [shares.end(share, 10, again=False) for share in narrow]
     assert granted == [[], [], [wide]]

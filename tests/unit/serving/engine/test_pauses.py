@@ -57,7 +57,7 @@ class Machine:
 
 def test_a_run_that_waits_for_the_core_gets_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, of = Machine(monkeypatch), Pauses(5)
-    of.begin(machine.now_ns)
+    of.begin(machine.now_ns, None)
     machine.work(of, 1000, waits=0.9)
     assert 0.95 * 1000 * MS <= machine.slept_ns <= 1000 * MS
     assert machine.looks <= 2 * 1000 * MS / CHECK_NS + 1
@@ -69,14 +69,25 @@ def test_without_such_a_run_the_loop_does_not_pause(
 ) -> None:
     """It has another core, it waits for little, or its requests have not waited long."""
     machine, of = Machine(monkeypatch), Pauses(wait_ms)
-    of.begin(machine.now_ns)
+    of.begin(machine.now_ns, None)
     machine.work(of, 1000, waits=waits)
     assert machine.slept_ns == 0
 
 
+@pytest.mark.parametrize(("models", "pauses_at_all"), [("mm", False), ("mn", True)])
+def test_a_model_with_another_run_that_has_a_core_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, models: str, pauses_at_all: bool
+) -> None:
+    machine, of = Machine(monkeypatch), Pauses(5)
+    of.waiting = dict(enumerate([(machine.now_ns, model) for model in models]))
+    monkeypatch.setattr(pauses, "delay_ns", lambda thread: machine.delays[0] if thread == 0 else 0)
+    machine.work(of, 1000, waits=0.9)
+    assert (machine.slept_ns > 0) == pauses_at_all
+
+
 def test_a_loop_that_is_idle_half_of_the_time_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, of = Machine(monkeypatch), Pauses(0)
-    of.begin(machine.now_ns)
+    of.begin(machine.now_ns, None)
     for _ in range(500):
         machine.now_ns += SLICE_NS
         machine.work(of, SLICE_NS // MS, waits=1.0)
@@ -85,10 +96,10 @@ def test_a_loop_that_is_idle_half_of_the_time_does_not_pause(monkeypatch: pytest
 
 def test_a_thread_notes_its_own_runs() -> None:
     """The end of one that was given up meanwhile is nothing new."""
-    of, seen = Pauses(0), list[dict[int, int]]()
+    of, seen = Pauses(0), list[dict[int, tuple[int, object]]]()
 
     def run() -> None:
-        of.begin(7)
+        of.begin(7, "m")
         seen.append(dict(of.waiting))
         of.forget(threading.get_native_id())
         of.end()
@@ -96,7 +107,7 @@ def test_a_thread_notes_its_own_runs() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == [{thread.native_id: 7}]
+    assert seen == [{thread.native_id: (7, "m")}]
     assert of.waiting == {}
 
 

@@ -5,15 +5,17 @@ One for quick models, several only where they pay, and never at the price of the
 
 import errno
 import os
+import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact, Variant
-from gateway.common.domain.verdict import SessionBudget, read_verdict
+from gateway.common.domain.verdict import Measurement, SessionBudget, read_verdict
 from gateway.serving.domain.rows.proof import RowInput, RowProof, RowTensors
 from gateway.serving.runtimes import trial_child
 from gateway.serving.runtimes.job import ChildTask, Trial
@@ -28,7 +30,7 @@ VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 class Session:
     """Session that returns its input after `pause_s`."""
 
-    remarks, rows = (), None
+    remarks, rows, peers, most = (), None, (), 99
 
     def __init__(self, pause_s, runs):
         self.pause_s, self.runs = pause_s, runs
@@ -38,12 +40,29 @@ class Session:
         time.sleep(self.pause_s)
         return {"y": inputs["x"]}
 
+    def widen(self, runs):
+        if runs > self.most:
+            raise VariantError("no more")
+        self.peers = [self] * (runs - 1)
+
     def close(self):
         pass
 
 
+class Serial(Session):
+    """Session whose runs take place one after the other, whatever the number of threads that ask."""
+
+    lock = threading.Lock()
+
+    def run(self, inputs):
+        with self.lock:
+            return super().run(inputs)
+
+
 class Runtime:
     """Runtime. `pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
+
+    session = Session
 
     def __init__(self, pauses_s):
         self.pauses_s, self.opened, self.runs = pauses_s, [], []
@@ -54,7 +73,7 @@ class Runtime:
         behaviour = self.pauses_s[budget.threads]
         if isinstance(behaviour, Exception):
             raise behaviour
-        return Session(behaviour, self.runs)
+        return self.session(behaviour, self.runs)
 
     def operators(self, variant, files):
         del variant, files
@@ -150,6 +169,114 @@ def test_a_joined_run_that_lacks_memory_decides_nothing(answered, monkeypatch):
     verdict = read_verdict(answered(Runtime({1: 0.0}), budget=SessionBudget(1)).result)
     assert (verdict.passed, verdict.transient) == (True, True)
     assert (verdict.joining.basis, verdict.joining.allowed, verdict.joining.difference) == ("proved", False, "")
+
+
+def chosen(line):
+    verdict = read_verdict(line.result)
+    return verdict.threads, verdict.runs
+
+
+def tried(line):
+    return [(each.threads, each.runs) for each in read_verdict(line.result).parallel]
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Replace clocks by what a run of the session is said to take; Serial sessions run one after the other."""
+
+    def together(session, _row, runs, _longest_s, *, single):
+        del single
+        pause_us = session.pause_s * 1e6
+        return (pause_us * runs, pause_us) if isinstance(session, Serial) else (pause_us, pause_us / runs)
+
+    def measured(session, *_, **__):
+        pause_us = session.pause_s * 1e6
+        return Measurement(pause_us, pause_us, pause_us, 2**20)
+
+    monkeypatch.setattr(trial_child.measure, "together", together)
+    monkeypatch.setattr(trial_child.measure, "measured", measured)
+    monkeypatch.setattr(trial_child.measure, "once_us", lambda session, _row, **_: session.pause_s * 1e6)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 8])
+@pytest.mark.usefixtures("exact")
+def test_runs_at_a_time_that_gain_are_chosen(answered, cores):
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=cores))
+    assert chosen(line) == (1, cores)
+    assert tried(line) == [(1, runs) for runs in (1, 2, 3, 4, 8) if runs == cores or (runs < cores and runs != 3)]
+    assert read_verdict(line.result).measured.busy_us == pytest.approx(5000 / cores)
+
+
+@pytest.mark.usefixtures("exact")
+def test_runs_at_a_time_that_gain_nothing_are_left(answered, monkeypatch):
+    monkeypatch.setattr(Runtime, "session", Serial)
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert chosen(line) == (1, 1)
+    assert tried(line) == [(1, 1), (1, 2)], "no more are tried"
+
+
+@pytest.mark.usefixtures("exact")
+def test_a_quick_model_is_tried_with_one_run(answered):
+    line = answered(Runtime({1: 0.0005}), budget=SessionBudget(1, runs=4))
+    assert (chosen(line), tried(line)) == ((1, 1), [(1, 1)])
+
+
+@pytest.mark.usefixtures("exact")
+def test_as_many_runs_as_the_engine_allows(answered, monkeypatch):
+    monkeypatch.setattr(Session, "most", 2)
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert chosen(line) == (1, 2)
+
+
+@pytest.mark.usefixtures("exact")
+def test_runs_that_take_too_much_memory_are_left(answered, monkeypatch):
+    resident = iter(range(0, 2**40, 2**30))
+    monkeypatch.setattr(trial_child.measure, "resident_bytes", lambda: next(resident))
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4, memory_bytes=2**30 + 2**20))
+    assert chosen(line) == (1, 2)
+    assert read_verdict(line.result).measured.memory_bytes == 2**30 + 2**20
+
+
+@pytest.mark.usefixtures("exact")
+def test_demanded_runs_are_honoured_within_the_budget(answered, monkeypatch):
+    monkeypatch.setattr(Runtime, "session", Serial)
+    demanded = replace(models.identity(), runs=3)
+    monkeypatch.setattr(models, "identity", lambda: demanded)
+    line = answered(Runtime({1: 0.0}), budget=SessionBudget(1, runs=3))
+    assert (chosen(line), tried(line)) == ((1, 3), [(1, 1), (1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("several_s", "objective", "expected"),
+    [
+        (0.010, "latency", (1, 2)),  # 1.5 times as fast alone, but 1.3 times as slow under load
+        (0.009, "latency", (2, 1)),
+        (0.009, "throughput", (1, 2)),
+        (0.006, "throughput", (2, 1)),
+    ],
+)
+@pytest.mark.usefixtures("exact")
+def test_threads_and_runs_are_weighed_by_the_objective(answered, several_s, objective, expected):
+    budget = SessionBudget(2, runs=2, objective=objective)
+    line = answered(Runtime({1: 0.015, 2: several_s}), budget=budget)
+    assert chosen(line) == expected
+    assert set(tried(line)) == {(1, 1), (1, 2), (2, 1)}
+
+
+def test_runs_are_measured_while_others_take_place():
+    """Each run waits for two others, which have begun only if they take place at a time."""
+    meeting, runs = threading.Barrier(3), []
+
+    def run(inputs):
+        if len(runs) >= 3:  # after one of each session, which warms it up
+            meeting.wait(60)
+        runs.append(inputs)
+
+    session, *peers = (SimpleNamespace(run=run) for _ in range(3))
+    session.peers = peers
+    run_us, busy_us = trial_child.measure.together(session, {}, 3, 0.0, single=True)
+    assert len(runs) == 3 + 3 * trial_child.measure.LEAST_TOGETHER
+    assert busy_us == pytest.approx(run_us / 3)
 
 
 def test_a_plugin_must_answer_as_the_runtime_itself_does(answered):
