@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping
 
 from gateway.common.domain.errors import VariantError
@@ -18,7 +18,7 @@ ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
 
 def conflict() -> str:
     """Return the problem if both ONNX Runtime distributions are installed in one folder, or ""."""
-    both = [found.locate_file("") for name in ("onnxruntime", "onnxruntime-gpu") if (found := _distribution(name))]
+    both = [found[0] for name in ("onnxruntime", "onnxruntime-gpu") if (found := _distribution(name))]
     if len(both) == len(set(both)):
         return ""
     return "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files"
@@ -62,8 +62,8 @@ def installed_version(name: str) -> RuntimeStatus:
     module = importlib.util.find_spec(package.module)
     found = [each for each in map(_distribution, package.distributions) if each is not None]
     # A folder that precedes may have another build of it (packaging/README.md, "Jetson").
-    read = [each for each in found if module and str(module.origin).startswith(f"{each.locate_file('')}/")]
-    version = (read or found)[0].version if found else "unknown"
+    read = [each for each in found if module and str(module.origin).startswith(f"{each[0]}/")]
+    version = (read or found)[0][1] if found else "unknown"
     if name in _OBSTACLES and (problem := _OBSTACLES[name][0]()):
         return RuntimeStatus(name, version, problem, _OBSTACLES[name][1])
     plugins = {
@@ -90,13 +90,21 @@ def unimportable(name: str, error: ImportError) -> VariantError:
     return VariantError(f"runtime {name} is installed but cannot be imported: {error}", remedy=RUNTIMES[name].remedy)
 
 
-def _distribution(name: str) -> importlib.metadata.Distribution | None:
-    try:
-        return importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _distribution(name: str) -> tuple[str, str] | None:
+    """Return the folder and the version of a distribution, by the name of its metadata's folder; None if there is none.
+
+    importlib.metadata takes 30 ms for this: it imports parsers of mail, CSV and archives.
+    """
+    for folder in filter(os.path.isdir, sys.path):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, _, kind = entry.name.rpartition(".")
+                own, _, version = stem.partition("-")
+                if kind in {"dist-info", "egg-info"} and version and own.lower() == name.replace("-", "_"):
+                    return folder, version.partition("-")[0]
+    return None
 
 
 def _version(name: str) -> str | None:
     found = _distribution(name)
-    return found.version if found else None
+    return found[1] if found else None

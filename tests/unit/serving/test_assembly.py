@@ -123,7 +123,7 @@ def test_what_is_compiled_in_a_trial_is_compiled_from_the_named_bytes(loader, re
         seen.append(((files / variant.artifacts[0].path).read_bytes(), Path(budget.cache_dir).is_dir()))
         return Verdict(False, f"{files}/model.npz is no good")
 
-    monkeypatch.setattr(assembly, "try_variant", exchange_and_try)
+    monkeypatch.setattr("gateway.serving.runtimes.trial.try_variant", exchange_and_try)
     variant = release.manifest.variants[0]
     found = asyncio.run(loader.trial(release.manifest, variant, release.folder, compiling))
     assert seen == [(good, True)]

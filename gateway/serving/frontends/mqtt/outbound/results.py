@@ -119,10 +119,11 @@ class RouteResults:
         return payload
 
     def encode_plain(
-        self, debt: Debt, sensor: str, like: Ready, plan_of: PlanOf, form: ResponseForm, outputs: Mapping[str, Tensor]
+        self, debt: Debt, sensor: str, like: Ready, plan: ResultPlan, answer: tuple[ResponseForm, Mapping[str, Tensor]]
     ) -> bytes:
-        """Return what `encode` returns for one row without user properties. Raises as `encode`."""
-        contents = write_results(plan_of(like, form.version), outputs, _rows_of(like), self._limit_bytes)
+        """Return what `encode` returns for a message like `like` without user properties. Raises as `encode`."""
+        form, outputs = answer
+        contents = write_results(plan, outputs, _rows_of(like), self._limit_bytes)
         at = timestamp(debt.message.wall_ns)
         line = {
             "id": debt.identity,

@@ -67,8 +67,9 @@ class RowFormat:
 class FastPath:
     """Fast path of one route. It opens after a message that took the usual path (`learn`).
 
-    Implements `domain.ports.RawSink`; the token is debt, sensor, and what `learn` was called with. `again` gives a message to the usual path, `behind`
-    does once no message is pending: the engine may give those back, and they come first.
+    Implements `domain.ports.RawSink`; the token is debt, sensor, and what `learn` was called with. `again` gives a
+    message to the usual path, `behind` does once no message is pending: the engine may give those back, and they come
+    first.
     """
 
     def __init__(
@@ -170,7 +171,9 @@ class FastPath:
             for (name, datatype, shape), content in zip(form.outputs, contents, strict=True)
         }
         if self._results.is_plain:
-            return self._results.encode_plain(debt, sensor, like, self._decoder.plan, form, outputs)
+            return self._results.encode_plain(
+                debt, sensor, like, self._decoder.plan(like, form.version), (form, outputs)
+            )
         response = InferResponse(form.model, form.version, debt.identity, outputs, form.variant)
         ready = Ready(sensor, like.manifest, like.plan, like.tensor, message.wall_ns, message.wall_ns)
         return self._results.encode(debt, ready, self._decoder.plan, response)
