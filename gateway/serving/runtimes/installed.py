@@ -1,4 +1,4 @@
-"""Installed engines, by package metadata: no engine is imported here."""
+"""Installed engines, by the names of their packages' metadata: no engine is imported here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.installation import HERE
@@ -95,14 +96,20 @@ def _distribution(name: str) -> tuple[str, str] | None:
 
     importlib.metadata takes 30 ms for this: it imports parsers of mail, CSV and archives.
     """
-    for folder in filter(os.path.isdir, sys.path):
+    return _distributions(tuple(sys.path)).get(name.replace("-", "_"))
+
+
+@lru_cache(maxsize=1)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, tuple[str, str]]:
+    """Return folder and version of all distributions; the first folder of `path` precedes."""
+    found: dict[str, tuple[str, str]] = {}
+    for folder in filter(os.path.isdir, path):
         with os.scandir(folder) as entries:
             for entry in entries:
-                stem, _, kind = entry.name.rpartition(".")
-                own, _, version = stem.partition("-")
-                if kind in {"dist-info", "egg-info"} and version and own.lower() == name.replace("-", "_"):
-                    return folder, version.partition("-")[0]
-    return None
+                if entry.name.endswith((".dist-info", ".egg-info")):
+                    name, _, version = entry.name.rpartition(".")[0].partition("-")
+                    found.setdefault(name.lower(), (folder, version.partition("-")[0] or "unknown"))
+    return found
 
 
 def _version(name: str) -> str | None:

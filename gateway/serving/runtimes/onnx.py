@@ -215,6 +215,7 @@ def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.Sessi
     return options
 
 
+@cache
 def _engine() -> ModuleType:
     require("onnx")
     os.environ.setdefault(NO_REPORTS, "1")
