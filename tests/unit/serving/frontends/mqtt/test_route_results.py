@@ -109,9 +109,8 @@ def test_plain_results_are_the_same_bytes_on_either_way(
     usual, quick = (Debt(Message("a/s", b"", wall_ns=wall_ns), 1, "", identity="i-1") for _ in range(2))
     assert rig.results.is_plain
     written = rig.results.encode(usual, like, lambda *_: plan, InferResponse("m", "1", "i", outputs, "v"))
-    found = rig.results.encode_plain(
-        quick, "s", replace(like, sensor=""), plan, (ResponseForm("m", "1", (), "v"), outputs)
-    )
+    answer = ResponseForm("m", "1", (), "v"), outputs
+    found = rig.results.encode_plain(quick, "s", replace(like, sensor=""), plan, answer)
     assert (found, quick.topic, quick.result) == (written, usual.topic, usual.result)
 
 
