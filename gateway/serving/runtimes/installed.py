@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.installation import HERE
@@ -96,14 +97,15 @@ def _distribution(name: str) -> tuple[str, str] | None:
 
     importlib.metadata takes 30 ms for this: it imports parsers of mail, CSV and archives.
     """
-    return _distributions(tuple(sys.path)).get(name.replace("-", "_"))
+    folders = tuple((folder, Path(folder).stat().st_mtime_ns) for folder in filter(os.path.isdir, sys.path))
+    return _distributions(folders).get(name.replace("-", "_"))
 
 
 @lru_cache(maxsize=1)
-def _distributions(path: tuple[str, ...]) -> Mapping[str, tuple[str, str]]:
-    """Return folder and version of all distributions; the first folder of `path` precedes."""
+def _distributions(folders: tuple[tuple[str, int], ...]) -> Mapping[str, tuple[str, str]]:
+    """Return folder and version of all distributions in folders with these times of change; the first one precedes."""
     found: dict[str, tuple[str, str]] = {}
-    for folder in filter(os.path.isdir, path):
+    for folder, _ in folders:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")):

@@ -11,7 +11,6 @@ import ctypes
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -214,7 +213,6 @@ def dequantise(array: Array, slot: LiteRtTensor) -> Array:
     return real
 
 
-@cache
 def _engine() -> ModuleType:
     require("litert")
     package = installed_package("litert")

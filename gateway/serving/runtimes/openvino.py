@@ -9,7 +9,6 @@ import ctypes
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -198,7 +197,6 @@ def _hint(device: str, precision: str, machine: str) -> str:
         ) from None
 
 
-@cache
 def _engine() -> ModuleType:
     require("openvino")
     try:
