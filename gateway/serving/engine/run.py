@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -183,7 +184,10 @@ class Runner:
     def _works(self) -> bool:
         """Return True if the model answers its witness now, or if it has none."""
         began_ns = time.monotonic_ns()
-        witness = self._witness() if self._witness is not None and began_ns >= self._fresh_until_ns else None
+        witness = None
+        if self._witness is not None and began_ns >= self._fresh_until_ns:
+            with suppress(Exception):  # such as for lack of memory: it counts as none
+                witness = self._witness()
         if witness is None:
             return True
         try:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def _distributions(folders: tuple[tuple[str, int], ...]) -> Mapping[str, tuple[s
     """Return folder and version of all distributions in folders with these times of change; the first one precedes."""
     found: dict[str, tuple[str, str]] = {}
     for folder, _ in folders:
-        with os.scandir(folder) as entries:
+        with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")):
                     name, _, version = entry.name.rpartition(".")[0].partition("-")

@@ -282,6 +282,15 @@ async def test_without_a_witness_what_fails_alone_is_its_callers_fault() -> None
     await rig.repository.close()
 
 
+def test_a_witness_that_cannot_be_made_counts_as_none() -> None:
+    def made() -> Tensors:
+        raise MemoryError
+
+    session = SimulatedSession(1.0)
+    session.failure = RuntimeError("device lost")
+    assert Runner(session, manifest(), made).run(RunPlan([ticket()], 1, [])).by_caller
+
+
 @pytest.mark.asyncio
 async def test_requests_are_not_joined_where_the_trial_saw_no_gain() -> None:
     rig = Rig(limits_with(inline_limit_us=0))
