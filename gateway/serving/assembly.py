@@ -19,6 +19,7 @@ from gateway.common.domain.profile import Profile, choose_profile
 from gateway.common.domain.release import Release
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.selection import Site
+from gateway.common.domain.tensor import Tensors
 from gateway.common.domain.verdict import PluginStatus, RuntimeStatus, SessionBudget, Signature, Verdict
 from gateway.common.memory import group_limit_bytes, usable_cores
 from gateway.common.store.private_copies import changed, private_copies
@@ -38,10 +39,8 @@ from gateway.serving.hardware.library_diagnosis import climb, library_sets
 from gateway.serving.hardware.probe import probe
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
 from gateway.serving.runtimes.catalog import get_runtime
-from gateway.serving.runtimes.generate import witness
 from gateway.serving.runtimes.installed import installed_version
 from gateway.serving.runtimes.settings import TrialSettings
-from gateway.serving.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.serving.store.compiled import make_compiled
 from gateway.serving.store.library import scan, scan_model
 from gateway.serving.store.releases import changed_file, changed_golden
@@ -139,6 +138,8 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Verdict:
+        from gateway.serving.runtimes.trial import try_variant
+
         if budget.cache_dir:
             return await _compile_and_try(manifest, variant, files, _with_cache(budget), config.trial)
         verdict = await try_variant(manifest, variant, files, budget, config.trial)
@@ -146,6 +147,8 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         return Verdict(False, str(changed(file)), transient=True) if file else verdict
 
     async def inspect(variant: Variant, files: Path) -> Signature:
+        from gateway.serving.runtimes.trial import inspect_file
+
         async with AsyncExitStack() as stack:  # of copies: the file may be copied a second time meanwhile
             copies = await asyncio.to_thread(stack.enter_context, private_copies(variant.artifacts, files))
             return await inspect_file(variant.runtime, copies / variant.artifacts[0].path, config.trial)
@@ -158,7 +161,7 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         _open_session,
         state,
         publish,
-        witness=witness,
+        witness=_witness,
         require=config.selection.require,
     )
 
@@ -216,6 +219,8 @@ async def _compile_and_try(
     manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget, settings: TrialSettings
 ) -> Verdict:
     """Try private copies: what is compiled from them in the trial is loaded later in place of the signed bytes."""
+    from gateway.serving.runtimes.trial import try_variant
+
     async with AsyncExitStack() as stack:
         lent = private_copies((*variant.artifacts, *_golden(manifest, files)), files)
         try:
@@ -239,6 +244,20 @@ def _with_cache(budget: SessionBudget) -> SessionBudget:
     if budget.cache_dir and not make_compiled(Path(budget.cache_dir)):
         return replace(budget, cache_dir="")
     return budget
+
+
+def _witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> Callable[[], Tensors | None]:
+    """Return a function for the model's witness. A golden set is read now; other inputs are generated when called."""
+
+    def read() -> Tensors | None:
+        from gateway.serving.runtimes.generate import witness
+
+        return witness(manifest, folder, verdict)
+
+    if manifest.golden is None:
+        return read
+    row = read()
+    return lambda: row
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
@@ -309,6 +328,8 @@ async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[
     """Probe the runtimes, one child after the other: on a small device parallel children only slow each other."""
     statuses: dict[str, RuntimeStatus] = {}
     listings: dict[str, RuntimeListing] = {}
+    from gateway.serving.runtimes.trial import runtime_status
+
     for name in RUNTIMES:
         status, devices = await runtime_status(name, config.trial)
         statuses[name] = status

@@ -1,7 +1,7 @@
-"""First start of a daemon with equal small bare models: `python -m tests.performance.first_start [--models N]`.
+"""First and second start with equal small bare models: `python -m tests.performance.first_start [--models N]`.
 
 Seconds until all of them are AVAILABLE, the processor time per model of the daemon and of everything that it started,
-the most memory of its trial processes at one time, and the load of the machine.
+the most memory of its trial processes at one time, and the load of the machine. The second start has all verdicts.
 """
 
 from __future__ import annotations
@@ -50,10 +50,16 @@ def main() -> None:
         times = psutil.Process(daemon.pid).cpu_times()
         own_s, children_s = times.user + times.system, times.children_user + times.children_system
         daemon.stop()
+        began_s = time.monotonic()
+        daemon.start(ready=False)
+        daemon.wait_logged("models in step", LIMIT_S)
+        again_s, cpu = time.monotonic() - began_s, psutil.Process(daemon.pid).cpu_times()
+        daemon.stop()
         print(
             f"{options.models} models ({options.kind}), {available} serve after {took_s:.1f} s; CPU per model: "
             f"daemon {1000 * own_s / options.models:.0f} ms, processes {1000 * children_s / options.models:.0f} ms; "
-            f"at most {most} processes with {most_bytes / 2**20:.0f} MiB of their own; load before {load:.1f}"
+            f"at most {most} processes with {most_bytes / 2**20:.0f} MiB of their own; load before {load:.1f}; "
+            f"again after {again_s:.1f} s with {cpu.user + cpu.system:.1f} s of processor time"
         )
 
 

@@ -1,7 +1,7 @@
 """Load over MQTT by paho, in a pinned child: forty sensors' windows, or single messages, some of them in flight.
 
 python -m tests.performance.sensors windows PORT QOS
-python -m tests.performance.sensors singles PORT QOS SECONDS
+python -m tests.performance.sensors singles PORT QOS IN_FLIGHT SECONDS
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.performance.networks import tiny
 from tests.performance.servers import LOAD_CORE, golden, said
 
 RESULTS_S = 60.0
-IN_FLIGHT = 32
+IN_FLIGHT = (1, 4, 32)
 QOS_0_PER_S = 2000
 """QoS 0 is lost where it comes faster than it is taken, so it is paced and only its CPU time says something."""
 
@@ -26,9 +26,9 @@ def play(port: int, qos: int) -> dict[str, float]:
     return _child("windows", port, qos)
 
 
-def ask(port: int, qos: int, seconds: float) -> dict[str, float]:
-    """Send single messages, IN_FLIGHT at a time; each result brings the next."""
-    return _child("singles", port, qos, seconds)
+def ask(port: int, qos: int, in_flight: int, seconds: float) -> dict[str, float]:
+    """Send single messages, `in_flight` at a time; each result brings the next."""
+    return _child("singles", port, qos, in_flight, seconds)
 
 
 def _child(*words: object) -> dict[str, float]:
@@ -55,7 +55,7 @@ def wait_online(port: int) -> None:
         raise SystemExit("the gateway never said that it is online")
 
 
-def _ask(port: int, qos: int, seconds: float) -> dict[str, float]:
+def _ask(port: int, qos: int, in_flight: int, seconds: float) -> dict[str, float]:
     import paho.mqtt.client as paho
 
     row, sent_s, took_s = json.dumps(np.round(tiny().row().ravel(), 6).tolist()), dict[str, float](), list[float]()
@@ -76,7 +76,7 @@ def _ask(port: int, qos: int, seconds: float) -> dict[str, float]:
     client.on_message = received
     client.connect("127.0.0.1", port)
     client.subscribe("edge/bench/results/single/+", qos)
-    for index in range(IN_FLIGHT):
+    for index in range(in_flight):
         publish(str(index))
     began_s = time.perf_counter()
     while (passed_s := time.perf_counter() - began_s) < seconds:
@@ -124,6 +124,6 @@ def _play(port: int, qos: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    what, port, qos, *seconds = sys.argv[1:]
-    figures = _ask(int(port), int(qos), float(seconds[0])) if seconds else _play(int(port), int(qos))
+    what, port, qos, *rest = sys.argv[1:]
+    figures = _ask(int(port), int(qos), int(rest[0]), float(rest[1])) if rest else _play(int(port), int(qos))
     sys.stdout.write(json.dumps(figures))

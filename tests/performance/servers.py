@@ -278,9 +278,9 @@ def _plain_paho(models: Path, port: int, qos: int) -> Server:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[Mosquitto]:
-    """Yield mosquitto, on the core of the load."""
+    """Yield mosquitto, on the core of the load; without Nagle's algorithm, which waits for delayed acknowledgements."""
     with asyncio.Runner() as runner:
-        started = Mosquitto(folder, "max_queued_messages 0\nautosave_on_changes false")
+        started = Mosquitto(folder, "max_queued_messages 0\nautosave_on_changes false\nset_tcp_nodelay true")
         runner.run(started.start())
         try:
             yield started

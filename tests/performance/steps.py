@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 from tests.performance import cpp, load, region, sensors, servers
@@ -324,15 +325,15 @@ def _mqtt(chosen: Sequence[str]) -> Iterator[Step]:
         for qos, what in ((1, "QoS 1"), (0, f"QoS 0, paced at {sensors.QOS_0_PER_S}/s")):
             yield _samples(Row("MQTT samples into windows", what, name, "activity"), qos)
 
-        for qos in (0, 1):
+        for qos, in_flight in product((0, 1), sensors.IN_FLIGHT):
             for server in (name, PAHO):
-                what = f"QoS {qos}, {sensors.IN_FLIGHT} in flight"
-                yield _singles(Row("MQTT single messages, tiny model", what, server, TINY), qos)
+                what = f"QoS {qos}, {in_flight} in flight"
+                yield _singles(Row("MQTT single messages, tiny model", what, server, TINY), qos, in_flight)
 
 
-def _singles(row: Row, qos: int) -> Step:
+def _singles(row: Row, qos: int, in_flight: int) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
-        return _over_mqtt(rig, row.server, qos, lambda port: sensors.ask(port, qos, rig.seconds))
+        return _over_mqtt(rig, row.server, qos, lambda port: sensors.ask(port, qos, in_flight, rig.seconds))
 
     return Step(row, measure, (row.model, "activity"))
 

@@ -150,7 +150,8 @@ class Rig:
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
             Site(inventory, profile, runtimes, runs=self.runs), self.objective, self._trial, self._inspect,
-            self.runtime.open, self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
+            self.runtime.open, self.verdicts, self.events.append, witness=lambda *_: lambda: self.witness,
+            require=self.require,
         )  # fmt: skip
         self.repository = ModelRepository(
             self.registry,

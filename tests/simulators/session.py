@@ -13,7 +13,7 @@ from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.common.domain.verdict import SessionBudget, Signature
-from gateway.serving.domain.rows.proof import RowProof, RowTensors
+from gateway.serving.domain.ports import RowProof, RowTensors
 
 LENT_ROWS = 64
 SESSION_BYTES = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 from collections import OrderedDict
 from datetime import datetime, timezone
 from random import SystemRandom
@@ -32,8 +31,10 @@ def retry_after_s(text: str, now: datetime) -> float:
     """Return the seconds of a Retry-After header, which holds seconds or a date (RFC 9110, 10.2.3); else 0.0."""
     if text.isascii() and text.isdigit():
         return float(text[:SECONDS_DIGITS])
+    from email.utils import parsedate_to_datetime  # 10 ms of a start
+
     try:
-        at = email.utils.parsedate_to_datetime(text)
+        at = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return 0.0
     return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=timezone.utc)) - now).total_seconds())

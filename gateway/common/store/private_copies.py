@@ -26,6 +26,8 @@ PREFIX = "edge-gateway-opened-"
 CHUNK_BYTES = 1024 * 1024
 MEMORY_SHARE = 0.25
 """Largest share of the available memory for copies in memory; larger copies are on the disk."""
+SMALL_BYTES = 256 * 1024
+"""Size up to which copies are in memory without a look at how much is available, which takes 1 ms."""
 ABANDONED_AFTER_S = 2.0
 """Age of copies without a lock from which a killed process left them; new ones are locked at once."""
 ON_DISK = Path("/var/tmp")  # noqa: S108  the copies have a folder of their own, with mode 0700
@@ -43,7 +45,8 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
         runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
         size_bytes = sum(artifact.size_bytes for artifact in wanted)
-        place = choose_place(size_bytes, available_bytes(), in_memory, ON_DISK)
+        free_bytes = available_bytes() if size_bytes > SMALL_BYTES else SMALL_BYTES / MEMORY_SHARE
+        place = choose_place(size_bytes, free_bytes, in_memory, ON_DISK)
     made = _make_folder(place)
     try:
         with folder_in_use(made):
@@ -57,7 +60,7 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
         shutil.rmtree(made, ignore_errors=True)
 
 
-def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path], on_disk: Path) -> Path:
+def choose_place(size_bytes: int, available_bytes: float, in_memory: Sequence[Path], on_disk: Path) -> Path:
     """Return the folder for copies of that size: the first one in memory with enough space, or the disk."""
     if size_bytes <= available_bytes * MEMORY_SHARE:
         for place in in_memory:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 import zlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -20,12 +19,18 @@ from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.manifest import ModelManifest, TensorSpec, Tolerance
 from gateway.common.domain.tensor import Array, Tensors
 
+if TYPE_CHECKING:
+    import zipfile
+
 GOLDEN_LIMIT_BYTES = 256 * 2**20
 """Largest golden set once unpacked: it must fit into a small device's memory together with the model."""
 
 
-_BROKEN = (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""Exceptions of numpy and zipfile for damaged files (RuntimeError: encrypted or an unknown compression)."""
+def _broken(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the exceptions of numpy and zipfile for damaged files (RuntimeError: encrypted or unknown compression)."""
+    import zipfile  # 4 ms and 1 MiB of a start without golden sets
+
+    return ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, *more
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet
     """Parse an npz with every input and output of the manifest. Raises ConfigurationError with `file`."""
     try:
         arrays = _load(content)
-    except _BROKEN as error:
+    except _broken() as error:
         raise ConfigurationError(f"not a golden set (npz without pickles): {error}", file=file) from error
     wanted = [f"input.{s.name}" for s in manifest.inputs] + [f"output.{s.name}" for s in manifest.outputs]
     for key in wanted:
@@ -82,10 +87,12 @@ def first_row(stream: BinaryIO, manifest: ModelManifest) -> dict[str, Array]:
 
     Raises ConfigurationError if the set cannot be read.
     """
+    import zipfile
+
     try:
         with zipfile.ZipFile(stream) as archive:
             return {spec.name: _first(archive, spec, rows=manifest.batched) for spec in manifest.inputs}
-    except (*_BROKEN, KeyError) as error:
+    except _broken(KeyError) as error:
         raise ConfigurationError(f"not a golden set (npz without pickles): {error}") from error
 
 
@@ -165,6 +172,8 @@ def first_rows(golden: GoldenSet, manifest: ModelManifest, rows: int) -> GoldenS
 
 
 def _load(content: bytes) -> dict[str, Array]:
+    import zipfile
+
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
         if size > GOLDEN_LIMIT_BYTES:

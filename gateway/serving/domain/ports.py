@@ -15,10 +15,42 @@ from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.common.domain.tensor import Raw, Tensors
 from gateway.common.domain.verdict import Measurement, SessionBudget, Signature
 from gateway.serving.domain.infer import InferRequest, InferResponse, ResponseForm
-from gateway.serving.domain.rows.proof import RowProof, RowTensors
 from gateway.serving.domain.sizes import RequestSizes
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RowInput:
+    """An input with rows on `axis`. `shape`: −1 for a size that the caller chooses."""
+
+    shape: tuple[int, ...]
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowTensors:
+    """Inputs with rows, and the axis on which each output needs them."""
+
+    inputs: Mapping[str, RowInput]
+    outputs: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowProof:
+    """Result: proved, or the first operator (with its name) that ended the proof, and why."""
+
+    operator: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return where the proof ended, and why."""
+        return f"{self.operator}: {self.reason}" if self.operator else self.reason
+
+    @property
+    def is_proved(self) -> bool:
+        """Return True if the rows are independent."""
+        return not self.reason
 
 
 class Session(Protocol):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Tensor
-from gateway.serving.engine.images import decode_inputs
 from gateway.serving.engine.queue import Queue
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.threads import Threads
@@ -73,7 +73,7 @@ class ImageDecoding:
     def _submit(self, ticket: Ticket) -> None:
         try:
             future = self._decoders.submit_for(
-                ticket.request.caller, decode_inputs, ticket.inputs, ticket.form.encoded, self._settings
+                ticket.request.caller, _decoded, ticket.inputs, ticket.form.encoded, self._settings
             )
         except RuntimeError as error:
             words = f"no thread decodes images now ({error}); come back later"
@@ -93,3 +93,10 @@ class ImageDecoding:
         self._queue.reserved -= 1
         if not self._under_way:
             self.none.set()
+
+
+def _decoded(inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings) -> Decoded:
+    """Decode on a thread, which imports what that takes."""
+    from gateway.serving.engine.images import decode_inputs
+
+    return decode_inputs(inputs, encoded, settings)

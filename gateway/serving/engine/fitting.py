@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.inventory import CPU
@@ -22,7 +23,9 @@ from gateway.serving.engine.servable import Servable, ServableParts
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.worker import WorkerSettings
-from gateway.serving.tasks.interpreter import interpreter_of
+
+if TYPE_CHECKING:
+    from gateway.serving.tasks.interpreter import Interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Fitting:
         Raises VariantError, with the session closed, if no thread can start for it, or its task does not fit.
         """
         try:
-            interpreter = interpreter_of(opened.served)
+            interpreter = _interpreter_of(opened.served)
             manifest = opened.served if interpreter is None else interpreter.described
             parts = ServableParts(
                 manifest=manifest,
@@ -84,7 +87,7 @@ class Fitting:
             return False
         declared = target.declared
         served = settled(declared, candidate.verdict)
-        interpreter = interpreter_of(served)
+        interpreter = _interpreter_of(served)
         if (interpreter.described if interpreter else served) != target.manifest:
             return False
         if (_threads(candidate), candidate.runs) != target.parallel:
@@ -143,3 +146,12 @@ def worker_settings(loader: Loader, settings: EngineSettings, pauses: Pauses) ->
 def _threads(candidate: Candidate) -> int:
     """Return the processor threads that a run takes; 0 if an accelerator runs it."""
     return candidate.threads if candidate.accelerator in {None, CPU} else 0
+
+
+def _interpreter_of(manifest: ModelManifest) -> Interpreter | None:
+    """Return the interpreter of a model, or None if it has no task: then no task is imported."""
+    if manifest.task_options is None:
+        return None
+    from gateway.serving.tasks.interpreter import interpreter_of
+
+    return interpreter_of(manifest)

@@ -40,7 +40,7 @@ from gateway.serving.engine.threads import begin
 Trial = Callable[[ModelManifest, Variant, Path, SessionBudget], Awaitable[Verdict]]
 Inspect = Callable[[Variant, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
-Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
+Witness = Callable[[ModelManifest, Path, Verdict | None], Callable[[], Tensors | None] | None]
 """Function that returns an input that the model answered in its trial, or None if there is none."""
 
 
@@ -61,7 +61,7 @@ class Opened:
     manifest: ModelManifest
     candidate: Candidate
     session: Session
-    witness: Tensors | None = None
+    witness: Callable[[], Tensors | None] | None = None
 
     @property
     def served(self) -> ModelManifest:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from gateway.serving.domain.postprocess import finish_outputs
 from gateway.serving.engine.admission import Form
 from gateway.serving.engine.queue import RunPlan
 from gateway.serving.engine.ticket import Ticket
-from gateway.serving.tasks.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from gateway.serving.tasks.interpreter import Interpreter
 
 WITNESS_FRESH_TIMES = 10
 """Validity of a witness's answer, as a multiple of its run's duration: bad data costs a tenth more model time."""
@@ -76,14 +79,14 @@ class RawRun:
 class Runner:
     """A session with the steps before and after it.
 
-    `witness` is an input that the model answered in its trial. If it fails now as well, the model is at fault.
+    `witness` returns an input that the model answered in its trial. If it fails now as well, the model is at fault.
     """
 
     def __init__(
         self,
         session: Session,
         manifest: ModelManifest,
-        witness: Tensors | None = None,
+        witness: Callable[[], Tensors | None] | None = None,
         interpreter: Interpreter | None = None,
     ) -> None:
         self._session, self._manifest, self._witness = session, manifest, witness
@@ -181,10 +184,14 @@ class Runner:
     def _works(self) -> bool:
         """Return True if the model answers its witness now, or if it has none."""
         began_ns = time.monotonic_ns()
-        if self._witness is None or began_ns < self._fresh_until_ns:
+        witness = None
+        if self._witness is not None and began_ns >= self._fresh_until_ns:
+            with suppress(Exception):  # such as for lack of memory: it counts as none
+                witness = self._witness()
+        if witness is None:
             return True
         try:
-            self._session.run(self._witness)
+            self._session.run(witness)
         except Exception:  # noqa: BLE001  as in `_run`: any error is the fault of the model
             return False
         ended_ns = time.monotonic_ns()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.events import ImagesDecoded, PriorityRefused, RunHung, RunOverlong, ServableChanged
@@ -35,7 +35,9 @@ from gateway.serving.engine.run import Ran, Runner
 from gateway.serving.engine.ticket import NO_CALLER, Ticket
 from gateway.serving.engine.worker import Calls, RunThread, RunWatch, SessionWorker
 from gateway.serving.tasks.frame import Frame
-from gateway.serving.tasks.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from gateway.serving.tasks.interpreter import Interpreter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class ServableParts:
     placement: Placement
     session: Session
     interpreter: Interpreter | None
-    witness: Tensors | None
+    witness: Callable[[], Tensors | None] | None
     cost: Cost
     threads: int
     runs: int = 1

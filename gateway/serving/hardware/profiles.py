@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
+import gateway
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.profile import Profile, read_profile
 
@@ -13,7 +13,7 @@ PROFILE_LIMIT_BYTES = 256 * 1024
 
 def profiles_folder() -> Path:
     """Return the folder of an installed wheel, else device_profiles/ next to the package in a checkout."""
-    package = Path(str(resources.files("gateway")))
+    package = Path(gateway.__file__).parent
     installed = package / "_share" / "device_profiles"
     return installed if installed.is_dir() else package.parent / "device_profiles"
 

@@ -24,8 +24,7 @@ from gateway.common.domain.model_files import COPY_AGAIN
 from gateway.common.domain.tensor import Array, Datatype, datatype_of
 from gateway.common.domain.verdict import SessionBudget, Signature
 from gateway.serving.domain.joining import UNREADABLE
-from gateway.serving.domain.ports import Session
-from gateway.serving.domain.rows.proof import RowProof, RowTensors
+from gateway.serving.domain.ports import RowProof, RowTensors, Session
 from gateway.serving.runtimes.binding import Port
 from gateway.serving.runtimes.installed import installed_package, require, unimportable
 from gateway.serving.runtimes.litert_signatures import (

@@ -23,13 +23,10 @@ import numpy as np
 from gateway.common.domain.errors import VariantError, lacks_memory
 from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import ModelManifest, TensorSpec, Variant
-from gateway.common.domain.onnx_file import read_onnx
 from gateway.common.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.common.domain.verdict import SessionBudget, Signature
-from gateway.serving.domain.onnx_graph import read_onnx_graph
 from gateway.serving.domain.onnx_header import read_onnx_header
-from gateway.serving.domain.ports import Session
-from gateway.serving.domain.rows.proof import RowProof, RowTensors, prove_rows
+from gateway.serving.domain.ports import RowProof, RowTensors, Session
 from gateway.serving.runtimes.binding import Port
 from gateway.serving.runtimes.installed import require, unimportable
 from gateway.serving.runtimes.onnx_arena import LARGE_BYTES, Arena
@@ -125,10 +122,15 @@ class OnnxRuntime:
 
     def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
         """Follow the rows through the graph of the file. Raises VariantError."""
+        from gateway.serving.domain.onnx_graph import read_onnx_graph
+        from gateway.serving.domain.rows.proof import prove_rows
+
         return prove_rows(_read(variant, files, read_onnx_graph), tensors)
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph, of its subgraphs and functions. Raises VariantError."""
+        from gateway.common.domain.onnx_file import read_onnx
+
         return _read(variant, files, read_onnx).operators
 
 
@@ -220,6 +222,7 @@ def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.Sessi
     return options
 
 
+@cache
 def _engine() -> ModuleType:
     require("onnx")
     os.environ.setdefault(NO_REPORTS, "1")
@@ -370,6 +373,8 @@ def with_defaults(file: Path, specs: Iterable[TensorSpec]) -> Iterator[TensorSpe
         return
     try:
         with file.open("rb") as stream:
+            from gateway.serving.domain.onnx_graph import read_onnx_graph
+
             constants = read_onnx_graph(stream).graph.constants
     except (OSError, ValueError):
         return

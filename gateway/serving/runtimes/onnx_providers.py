@@ -61,6 +61,7 @@ def load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> An
         wanted = wanted[1:]
 
 
+@cache
 def error_types(ort: ModuleType) -> tuple[type[Exception], ...]:
     """Return ONNX Runtime's exceptions, which have no common root but Exception."""
     own = [

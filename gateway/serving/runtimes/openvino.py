@@ -22,9 +22,9 @@ from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.common.domain.verdict import SessionBudget, Signature
 from gateway.serving.domain.openvino_graph import read_openvino_graph
-from gateway.serving.domain.ports import Session
+from gateway.serving.domain.ports import RowProof, RowTensors, Session
 from gateway.serving.domain.rows.graph import ModelGraph
-from gateway.serving.domain.rows.proof import RowProof, RowTensors, prove_rows
+from gateway.serving.domain.rows.proof import prove_rows
 from gateway.serving.runtimes.binding import Port
 from gateway.serving.runtimes.installed import require, unimportable
 from gateway.serving.runtimes.opening import check_accelerator, existing, model_file, read_options

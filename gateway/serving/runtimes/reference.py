@@ -24,9 +24,9 @@ from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.common.domain.tensor import DATATYPES, Array
 from gateway.common.domain.verdict import SessionBudget, Signature
-from gateway.serving.domain.ports import Session
+from gateway.serving.domain.ports import RowProof, RowTensors, Session
 from gateway.serving.domain.rows import graph as rows
-from gateway.serving.domain.rows.proof import RowProof, RowTensors, prove_rows
+from gateway.serving.domain.rows.proof import prove_rows
 from gateway.serving.runtimes.binding import Port
 from gateway.serving.runtimes.installed import require
 from gateway.serving.runtimes.opening import check_accelerator, existing, model_file, read_options

@@ -16,7 +16,7 @@ import numpy as np
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.tensor import Array, Tensors
-from gateway.serving.domain.rows.proof import RowInput, RowTensors
+from gateway.serving.domain.ports import RowInput, RowTensors
 from gateway.serving.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs, takes_single_rows
 
 

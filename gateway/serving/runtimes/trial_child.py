@@ -33,8 +33,7 @@ from gateway.common.domain.verdict import (
 )
 from gateway.serving.domain.golden import GoldenSet, read_golden
 from gateway.serving.domain.joining import UNREADABLE, has_state, unbounded, worst
-from gateway.serving.domain.ports import Session
-from gateway.serving.domain.rows.proof import RowProof
+from gateway.serving.domain.ports import RowProof, Session
 from gateway.serving.runtimes import measure
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.exercise import Exercised, exercise

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +24,14 @@ from gateway.serving.runtimes import trial_child
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.job import FORKED, REPORT, ChildLine
 
+USED_LATER = (
+    "numpy.random",
+    "zipfile",
+    "gateway.common.domain.onnx_file",
+    "gateway.serving.domain.onnx_graph",
+    "gateway.serving.domain.rows.proof",
+)
+"""Modules that most tasks import: here they are imported once."""
 OOM_SCORE_ADJ = "500"
 """OOM score of a trial: if memory is short, the kernel ends it before the gateway (proc_pid_oom_score_adj(5))."""
 AGAIN = (sys.executable, SAFE_PATH, "-m", "gateway.serving.runtimes.trial_child")
@@ -37,6 +46,8 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     with suppress(Exception):  # a task that needs the engine reports the error
         get_runtime(sys.argv[1]).import_engine()
+    for name in USED_LATER:
+        import_module(name)
     gc.freeze()  # collections in forked processes would copy the pages of these objects
     _ServerLoop(socket.socket(fileno=os.dup(0))).serve()
     os._exit(0)  # without the teardown of an engine

@@ -19,7 +19,6 @@ from gateway.common.domain.triton_config import TritonConfig, read_config
 from gateway.common.store.plain import file_digest, open_plain
 from gateway.common.store.settings import LibrarySettings
 from gateway.serving.store.references import check_references, read_artifact, references
-from gateway.serving.tasks.catalog import task_of
 
 MANIFEST = "manifest.toml"
 CONFIG = "config.pbtxt"
@@ -180,7 +179,10 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
             raise ConfigurationError(
                 f"says {declared!r}, but the folder is called {expected!r}; make them agree", file=str(file), key=key
             )
-    task_of(manifest)
+    if manifest.task_options is not None:
+        from gateway.serving.tasks.catalog import task_of
+
+        task_of(manifest)
     _check_files(manifest, folder)
     check_references(manifest.variants, folder)
     digest = hashlib.sha256(f"{folder}\0{text}".encode()).hexdigest()

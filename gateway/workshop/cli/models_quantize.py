@@ -14,7 +14,9 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.terminal.tables import mark, print_facts, print_json, print_table, progress
 from gateway.serving.cli.common import clean_up_on_signals, configured, warn
 from gateway.serving.config import Config, site_profiles_folder
+from gateway.serving.hardware.processor import read_cpu
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
+from gateway.serving.hardware.tree import Tree
 from gateway.serving.store.library import scan_version
 from gateway.serving.store.releases import MANIFEST
 from gateway.workshop.making.data_files import data_files, read_samples
@@ -38,7 +40,8 @@ def command(arguments: argparse.Namespace) -> int:
     folder, plot = Path(arguments.dir).resolve(), _plot_file(arguments.plot)
     manifest, record = _manifest(folder, config), read_record(folder)
     only = [name.strip() for text in arguments.only or () for name in text.split(",")]
-    plan = make_plan(manifest, _wanted(config), only, record.made)
+    features = read_cpu(Tree(Path("/"), config.hardware)).features
+    plan = make_plan(manifest, _wanted(config), only, record.made, features)
     check_tools(kind for kind, _ in plan.tasks)
     if not plan.tasks:
         raise ConfigurationError(f"there is nothing to make: {'; '.join(plan.remarks)}", file=str(folder))

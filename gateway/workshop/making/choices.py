@@ -24,13 +24,18 @@ unit: 0 to 1; signed-unit: -1 to 1; pixels: 0 to 255; signed-pixels: -128 to 127
 
 @dataclass(frozen=True, slots=True)
 class VariantKind:
-    """Variant that can be made: its runtime and precision, the runtimes of its source, the packages of its tool."""
+    """Variant that can be made: its runtime and precision, the runtimes of its source, the packages of its tool.
+
+    One with `needs`, features of a CPU, is made where it is named, and only on such a CPU: elsewhere OpenVINO computes
+    in 32 bits, and what is lost could not be measured.
+    """
 
     name: str
     runtime: str
     precision: str
     sources: tuple[str, ...]
     packages: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
 
 VARIANT_KINDS = (
@@ -39,5 +44,6 @@ VARIANT_KINDS = (
     VariantKind("openvino-int8", "openvino", "int8", ("openvino", "onnx"), ("nncf", "openvino")),
     VariantKind("litert-int8", "litert", "int8", ("litert",), ("ai_edge_quantizer",)),
     VariantKind("litert-dynamic-int8", "litert", "int8", ("litert",), ("ai_edge_quantizer",)),
+    VariantKind("openvino-bf16", "openvino", "bf16", ("openvino", "onnx"), ("openvino",), ("avx512_bf16",)),
 )
 """There is no way without PyTorch or TensorFlow from ONNX to TFLite: LiteRT's variants need a TFLite file."""

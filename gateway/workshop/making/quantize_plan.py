@@ -36,9 +36,15 @@ def wanted_by(profiles: Iterable[Profile]) -> frozenset[tuple[str, str]]:
 
 
 def make_plan(
-    manifest: ModelManifest, wanted: Collection[tuple[str, str]], only: Sequence[str], made: Collection[str]
+    manifest: ModelManifest,
+    wanted: Collection[tuple[str, str]],
+    only: Sequence[str],
+    made: Collection[str],
+    features: Collection[str] = (),
 ) -> QuantizePlan:
     """Return what to make. `only` are names of kinds (none: all); `made` are variants that were made so before.
+
+    `features` are those of this CPU.
 
     Raises ConfigurationError for an unknown name, or for a model without a float variant.
     """
@@ -49,11 +55,14 @@ def make_plan(
     own = tuple(variant for variant in manifest.variants if variant.name not in made)
     tasks, remarks = list[tuple[VariantKind, Variant]](), list[str]()
     for kind in VARIANT_KINDS:
-        if (only and kind.name not in only) or (not only and (kind.runtime, kind.precision) not in wanted):
+        is_wanted = not kind.needs and (kind.runtime, kind.precision) in wanted
+        if (only and kind.name not in only) or (not only and not is_wanted):
             continue
         source = _source(own, kind)
         if any(variant.name == kind.name for variant in own):
             remarks.append(f"{kind.name} is not made: the release has one of its author")
+        elif lacking := [each for each in kind.needs if each not in features]:
+            remarks.append(f"{kind.name} is not made: this CPU lacks {', '.join(lacking)}")
         elif source is None:
             remarks.append(f"{kind.name} is not made: it needs a float variant of {' or '.join(kind.sources)}")
         else:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import Golden, ModelManifest, Tolerance, Variant
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Array, Tensors
@@ -161,8 +162,9 @@ class QuantizeRun:
         for name in names:
             link_file(place / name, self._staged / kind.name / name)
         artifacts = tuple(read_artifact(self._staged, f"{kind.name}/{name}") for name in names)
+        accelerators = RUNTIMES[kind.runtime].accelerators if not kind.needs else (CPU,)
         return Variant(
-            kind.name, kind.runtime, kind.precision, artifacts, RUNTIMES[kind.runtime].accelerators, bind=source.bind
+            kind.name, kind.runtime, kind.precision, artifacts, accelerators, needs=kind.needs, bind=source.bind
         )
 
     def _authors(self, golden: Golden) -> GoldenSet:

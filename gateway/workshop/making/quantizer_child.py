@@ -26,6 +26,7 @@ from gateway.workshop.making.quantize_openvino import write_openvino_fp16, write
 Writer = Callable[[Path, "StoredRuns", Path], None]
 WRITERS: Mapping[str, Writer] = {
     "onnx-int8": write_onnx_int8,
+    "openvino-bf16": write_openvino_fp16,
     "openvino-fp16": write_openvino_fp16,
     "openvino-int8": write_openvino_int8,
     "litert-int8": write_litert_int8,

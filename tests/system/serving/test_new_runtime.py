@@ -23,7 +23,7 @@ import time
 import numpy as np
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import TensorSpec
-from gateway.serving.domain.rows.proof import RowProof
+from gateway.serving.domain.ports import RowProof
 from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.verdict import Signature
 from gateway.serving.runtimes.binding import Port

@@ -100,6 +100,28 @@ def test_a_daemon_serves_a_quantized_variant(meter: tuple[Path, dict[str, Any]],
         assert np.mean(answer.argmax(1) == arrays["label"][:64]) > 0.9
 
 
+def test_bf16_is_made_where_it_is_named_and_the_processor_has_it(photos: Path, tmp_path: Path) -> None:
+    version = new(tmp_path / "models", METER / "onnx-fp32/model.onnx", labels=DIGITS)
+    if "avx512_bf16" not in Path("/proc/cpuinfo").read_text():
+        done = models("quantize", version, "--calibration", photos, "--only", "openvino-bf16")
+        assert "openvino-bf16 is not made: this CPU lacks avx512_bf16" in done.stderr
+        return
+    told = quantized(version, photos, "--only", "openvino-bf16")
+    made = by_name(told)["openvino-bf16"]
+    assert made["accuracy"] > 0.9
+    variant = next(each for each in manifest_of(version).variants if each.name == "openvino-bf16")
+    assert (variant.precision, variant.accelerators, variant.needs) == ("bf16", ("cpu",), ("avx512_bf16",))
+    done = subprocess.run(
+        [*COMMAND, "explain", version.parent.name, "--models", tmp_path / "models", "--state", tmp_path, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    tried = next(each for each in json.loads(done.stdout)["variants"] if each["name"] == "openvino-bf16")
+    assert tried["eligible"], tried
+
+
 def test_a_repetition_keeps_what_was_made_and_other_data_make_it_again(photos: Path, tmp_path: Path) -> None:
     folder = new(tmp_path / "models", METER / "onnx-fp32/model.onnx", labels=DIGITS)
     only = ("--only", "onnx-int8,openvino-fp16")

@@ -123,7 +123,7 @@ def test_what_is_compiled_in_a_trial_is_compiled_from_the_named_bytes(loader, re
         seen.append(((files / variant.artifacts[0].path).read_bytes(), Path(budget.cache_dir).is_dir()))
         return Verdict(False, f"{files}/model.npz is no good")
 
-    monkeypatch.setattr(assembly, "try_variant", exchange_and_try)
+    monkeypatch.setattr("gateway.serving.runtimes.trial.try_variant", exchange_and_try)
     variant = release.manifest.variants[0]
     found = asyncio.run(loader.trial(release.manifest, variant, release.folder, compiling))
     assert seen == [(good, True)]
@@ -208,3 +208,13 @@ def test_only_the_directory_that_was_read_may_be_empty(tmp_path, release):
     assert assembly.releases(config, known) == (release,)
     (folder / release.name).rename(tmp_path / release.name)
     assert assembly.releases(config, known) == ()
+
+
+@pytest.mark.parametrize("golden", [None, Golden("golden.npz", "")])
+def test_a_generated_witness_is_made_when_it_is_needed(release, monkeypatch, golden):
+    made = []
+    monkeypatch.setattr("gateway.serving.runtimes.generate.witness", lambda *given: made.append(given) or {"x": 1})
+    found = assembly._witness(replace(release.manifest, golden=golden), release.folder, None)
+    assert len(made) == (golden is not None), "the file of a golden set may be another one later"
+    assert found() == found() == {"x": 1}
+    assert len(made) == (1 if golden else 2)

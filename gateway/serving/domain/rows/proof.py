@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
+from gateway.serving.domain.ports import RowInput, RowProof, RowTensors
 from gateway.serving.domain.rows.graph import Attribute, Constant, Graph, ModelGraph, Node, Reference
 from gateway.serving.domain.rows.rules import RANDOM, REASONS, RULES
 from gateway.serving.domain.rows.sizes import ROWS, DependentRowsError, Symbols, size
@@ -17,39 +17,6 @@ STEPS_LIMIT = 200_000
 """Most operators that one proof follows, those of bodies once for each time."""
 DEPTH_LIMIT = 32
 """Most bodies and functions inside each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowInput:
-    """An input with rows on `axis`. `shape`: −1 for a size that the caller chooses."""
-
-    shape: tuple[int, ...]
-    axis: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RowTensors:
-    """Inputs with rows, and the axis on which each output needs them."""
-
-    inputs: Mapping[str, RowInput]
-    outputs: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class RowProof:
-    """Result: proved, or the first operator (with its name) that ended the proof, and why."""
-
-    operator: str = ""
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """Return where the proof ended, and why."""
-        return f"{self.operator}: {self.reason}" if self.operator else self.reason
-
-    @property
-    def is_proved(self) -> bool:
-        """Return True if the rows are independent."""
-        return not self.reason
 
 
 def prove_rows(model: ModelGraph, tensors: RowTensors) -> RowProof:

@@ -19,8 +19,9 @@ from onnx.backend.test.loader import load_model_tests
 
 from gateway.serving.domain import onnx_graph
 from gateway.serving.domain.onnx_graph import FLOATS_LIMIT, INTEGERS_LIMIT, LIST_LIMIT, read_onnx_graph
+from gateway.serving.domain.ports import RowInput, RowTensors
 from gateway.serving.domain.rows.graph import Constant, Graph, ModelGraph, Reference
-from gateway.serving.domain.rows.proof import RowInput, RowTensors, prove_rows
+from gateway.serving.domain.rows.proof import prove_rows
 
 SAVED = sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))
 MODELS = sorted((Path(__file__).parents[4] / "models").glob("*/1/onnx-*/model.onnx"))

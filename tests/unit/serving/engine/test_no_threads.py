@@ -11,7 +11,7 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.events import RunFailed
-from gateway.serving.engine import comparing, decoding
+from gateway.serving.engine import comparing, images
 from gateway.serving.engine.comparing import Comparing
 from gateway.serving.engine.images import decode_inputs
 from gateway.serving.engine.settings import EngineSettings, QueueSettings, QuotaSettings
@@ -143,7 +143,7 @@ async def test_a_model_whose_images_are_decoded_too_long_is_closed_on_the_loop(
     refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = threading.Event()
-    monkeypatch.setattr(decoding, "decode_inputs", lambda *images: free.wait() and decode_inputs(*images))
+    monkeypatch.setattr(images, "decode_inputs", lambda *given: free.wait() and decode_inputs(*given))
     rig, sink = Rig(EngineSettings(drain_s=0.1), trials={"a": measured(10.0, 10.0)}), Recorder()
     await rig.serve(image_manifest())
     rig.engine.submit(image_request(1), sink, 0)
@@ -165,7 +165,7 @@ async def test_an_image_that_no_thread_decodes_costs_nobody_a_place(
     refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     free = threading.Event()
-    monkeypatch.setattr(decoding, "decode_inputs", lambda *images: free.wait() and decode_inputs(*images))
+    monkeypatch.setattr(images, "decode_inputs", lambda *given: free.wait() and decode_inputs(*given))
     queue, quota = QueueSettings("m", policy, requests=1), QuotaSettings("*", in_flight=1)
     rig, sink = Rig(limits_with(queue=(queue,), quota=(quota,), image_threads=2)), Recorder()
     await rig.serve(image_manifest())
@@ -190,7 +190,7 @@ async def test_an_image_that_no_thread_decodes_is_not_decoded_later(
     refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[object] = []
-    monkeypatch.setattr(decoding, "decode_inputs", lambda *images: decoded.append(images) or decode_inputs(*images))
+    monkeypatch.setattr(images, "decode_inputs", lambda *given: decoded.append(given) or decode_inputs(*given))
     rig, sink = Rig(), Recorder()
     await rig.serve(image_manifest())
     refused("decode")

@@ -261,7 +261,7 @@ def test_a_passed_witness_counts_for_ten_times_as_long_as_it_took(
     now_ms = [0.0]
     monkeypatch.setattr("gateway.serving.engine.run.time", SimpleNamespace(monotonic_ns=lambda: int(now_ms[0] * 1e6)))
     session = Timed(1.0)
-    runner = Runner(session, manifest(), {"x": np.full((1, 1), WITNESS, np.float32)})
+    runner = Runner(session, manifest(), lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
     plan = RunPlan([ticket()], 1, [])
     assert runner.run(plan).by_caller
     session.failure = RuntimeError("device lost")
@@ -280,6 +280,15 @@ async def test_without_a_witness_what_fails_alone_is_its_callers_fault() -> None
         await rig.engine.infer(request())
     assert refused.value.fault is Fault.INVALID
     await rig.repository.close()
+
+
+def test_a_witness_that_cannot_be_made_counts_as_none() -> None:
+    def made() -> Tensors:
+        raise MemoryError
+
+    session = SimulatedSession(1.0)
+    session.failure = RuntimeError("device lost")
+    assert Runner(session, manifest(), made).run(RunPlan([ticket()], 1, [])).by_caller
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.tensor import Datatype
-from gateway.serving.domain.rows.proof import RowInput, RowTensors
+from gateway.serving.domain.ports import RowInput, RowTensors
 from gateway.serving.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs
 from gateway.serving.runtimes.joining import difference
 from gateway.serving.runtimes.session import BoundSession, bind

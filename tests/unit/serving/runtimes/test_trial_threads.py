@@ -16,7 +16,7 @@ import pytest
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact, Variant
 from gateway.common.domain.verdict import Measurement, SessionBudget, read_verdict
-from gateway.serving.domain.rows.proof import RowInput, RowProof, RowTensors
+from gateway.serving.domain.ports import RowInput, RowProof, RowTensors
 from gateway.serving.runtimes import trial_child
 from gateway.serving.runtimes.job import ChildTask, Trial
 from gateway.serving.runtimes.settings import TrialSettings

@@ -15,10 +15,12 @@ PROFILES = load_profiles(Path(__file__).parents[4] / "device_profiles")
 WANTED = wanted_by(PROFILES)
 
 
-def plan(*variants: str, only: tuple[str, ...] = (), made: tuple[str, ...] = ()) -> QuantizePlan:
+def plan(
+    *variants: str, only: tuple[str, ...] = (), made: tuple[str, ...] = (), features: tuple[str, ...] = ()
+) -> QuantizePlan:
     """Return the plan for variants that are named `runtime-precision`."""
     found = tuple(Variant(name, *name.rsplit("-", 1), ()) for name in variants)
-    return make_plan(ModelManifest("m", "1", (), (), found), WANTED, only, made)
+    return make_plan(ModelManifest("m", "1", (), (), found), WANTED, only, made, features)
 
 
 def tasks(found: QuantizePlan) -> dict[str, str]:
@@ -79,3 +81,12 @@ def test_a_release_without_a_float_variant_is_refused() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"--only must name some of onnx-int8, .* not 'onnx-int4'"):
         plan("onnx-fp32", only=("onnx-int4",))
+
+
+def test_a_kind_for_some_processors_is_made_where_it_is_named_and_can_be_measured() -> None:
+    named, features = ("openvino-bf16",), ("avx2", "avx512_bf16")
+    assert "openvino-bf16" not in tasks(plan("onnx-fp32", features=features))
+    assert tasks(plan("onnx-fp32", only=named, features=features)) == {"openvino-bf16": "onnx-fp32"}
+    elsewhere = plan("onnx-fp32", only=named, features=("avx2",))
+    assert not elsewhere.tasks
+    assert elsewhere.remarks == ("openvino-bf16 is not made: this CPU lacks avx512_bf16",)

@@ -39,7 +39,7 @@ from gateway.serving.frontends.mqtt.settings.results import DEFAULT, ResultSetti
 SCORES = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64, Datatype.INT8, Datatype.UINT8})
 Line = dict[str, Any]
 TIMES_REMEMBERED = 256
-"""Milliseconds whose text is remembered: messages that arrive in the same one share it."""
+"""Seconds whose text is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
     write = _values if plan.content == "values" else _outputs
     is_whole = count != 1 and any(outputs[name].array.shape[:1] != (count,) for name in names)
     least_bytes = 0 if scores is None or is_whole else _least_class_bytes(plan, scores)
-    check_size(least_bytes + sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
+    check_size(least_bytes + sum([_least_bytes(outputs[name]) for name in names]), limit_bytes)
     if is_whole:
         return write(names, outputs)
     best = documents or ([{}] * count if scores is None else _best_classes(plan, scores))
@@ -263,10 +263,10 @@ def write_error(identity: str, topic: str, refused: RequestError, correlation: s
 
 def timestamp(wall_ns: int) -> str:
     """Return a time since the epoch as ISO 8601 in UTC, in whole milliseconds."""
-    return _written_time(wall_ns // 1_000_000)
+    seconds, ms = divmod(wall_ns // 1_000_000, 1000)
+    return f"{_written_second(seconds)}.{ms:03d}Z"
 
 
 @lru_cache(maxsize=TIMES_REMEMBERED)
-def _written_time(wall_ms: int) -> str:
-    moment = datetime.fromtimestamp(wall_ms / 1e3, timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _written_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().removesuffix("+00:00")

@@ -152,7 +152,8 @@ class Delivery:
 
     def answer(self, debt: Debt, payload: bytes) -> None:
         """Publish an answer or a refusal. At QoS 0 it is dropped without a connection; the next copy counts as new."""
-        debt.make_sure()
+        if debt.seen is not None:
+            debt.make_sure()
         if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, payload))):
             self.forget(debt.seen)
             debt.drop()
@@ -221,16 +222,18 @@ class Delivery:
 
         If a copy came at QoS 1 while the answer was sent at QoS 0, the answer is sent again at QoS 1.
         """
-        if not debt.qos and debt.make_sure():
+        if debt.seen is not None and not debt.qos and debt.make_sure():
             self.answer(debt, payload)
         elif code < REFUSED:
-            self._settle(debt, payload)
+            if not debt.refusal:
+                self._counters["answered"] += 1
+            self._end(debt, payload)
         elif code in TRY_AGAIN_CODES and debt.attempts + 1 < self._settings.max_attempts:
             wait_s = pause_s(debt.attempts + 1, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
             debt.attempts += 1
             asyncio.get_running_loop().call_later(wait_s, self.answer, debt, payload)
         elif debt.refusal:
-            self._settle(debt, payload)
+            self._end(debt, payload)
         else:
             debt.drop()
             problem = (
@@ -238,12 +241,8 @@ class Delivery:
             )
             self.refuse_debt(debt, RequestError(Fault.DENIED, problem))
 
-    def _settle(self, debt: Debt, payload: bytes) -> None:
-        if not debt.refusal:
-            self._counters["answered"] += 1
-        self._end(debt, payload)
-
     def _end(self, debt: Debt, payload: bytes) -> None:
-        debt.settle()
+        if debt.settled is not None:
+            debt.settled()
         if debt.seen is not None:
             self.finish(debt.message, debt.seen, payload)

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.tensor import Tensor
-from gateway.serving.domain.infer import InferResponse
+from gateway.serving.domain.infer import InferResponse, ResponseForm
 from gateway.serving.frontends.mqtt.messages import JSON, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.contents import (
     Line,
@@ -80,6 +80,8 @@ class RouteResults:
         reads_values = settings.publish == "change" or reads_payload or bool(self._topic.names & RESULT_NAMES)
         self._needs_rows = bool(route.rule) or reads_values
         """True if rules, the decision to publish a result, its topic or its payload depend on its values."""
+        self.is_plain = context.seen is None and settings.publish == "always" and not self._needs_rows
+        """True if `encode_plain` writes the same as `encode`: the result depends on message and outputs only."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
         self._closed = False
@@ -114,6 +116,28 @@ class RouteResults:
             debt.result = replace(self._form, user=repeated)
         if self._settings.publish == "change":
             debt.dropped = partial(self._last.pop, sensor, None)
+        return payload
+
+    def encode_plain(
+        self, debt: Debt, sensor: str, like: Ready, plan: ResultPlan, answer: tuple[ResponseForm, Mapping[str, Tensor]]
+    ) -> bytes:
+        """Return what `encode` returns for a message like `like` without user properties. Raises as `encode`."""
+        form, outputs = answer
+        contents = write_results(plan, outputs, _rows_of(like), self._limit_bytes)
+        at = timestamp(debt.message.wall_ns)
+        line = {
+            "id": debt.identity,
+            **contents,
+            "model": form.model,
+            "version": form.version,
+            "variant": form.variant,
+            "sensor": sensor,
+            "started_at": at,
+            "ended_at": at,
+        }
+        payload = msgspec.json.encode(line)
+        check_size(len(payload), self._limit_bytes)
+        debt.topic, debt.result = self._sensor_topics.get(sensor) or self._topic_of(sensor, ()), self._form
         return payload
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -67,8 +67,9 @@ class RowFormat:
 class FastPath:
     """Fast path of one route. It opens after a message that took the usual path (`learn`).
 
-    Implements `domain.ports.RawSink`; the token is debt and sensor. `again` gives a message to the usual path, `behind`
-    does once no message is pending: the engine may give those back, and they come first.
+    Implements `domain.ports.RawSink`; the token is debt, sensor, and what `learn` was called with. `again` gives a
+    message to the usual path, `behind` does once no message is pending: the engine may give those back, and they come
+    first.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class FastPath:
         if message.qos and (seen := self._delivery.begin(key_of(message), message)) is None:
             return True
         debt = Debt(message, message.qos, "", seen)
-        if batch.add(self, (debt, sensor), (content,), message.arrived_ns, None):
+        if batch.add(self, (debt, sensor, self._like), (content,), message.arrived_ns, None):
             self.pending += 1
         else:
             self._batch = None
@@ -140,10 +141,10 @@ class FastPath:
     # ---- RawSink ---------------------------------------------------------------------------------------------------
     def answer_raw(self, token: Any, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`: publish the result."""
-        debt, sensor = token
+        debt, sensor, like = token
         self.pending -= 1
         try:
-            payload = self._encoded(debt, sensor, form, contents)
+            payload = self._encoded(debt, sensor, like, form, contents)
         except RequestError as refused:
             self._delivery.refuse_debt(debt, refused)
         except Exception:  # noqa: BLE001  a sink must not raise
@@ -159,14 +160,20 @@ class FastPath:
     def flush(self) -> None:
         """Implement `RawSink.flush`: publications are written at the end of the pass."""
 
-    def _encoded(self, debt: Debt, sensor: str, form: ResponseForm, contents: Sequence[Raw]) -> bytes | None:
-        message, like = debt.message, cast("Ready", self._like)
+    def _encoded(
+        self, debt: Debt, sensor: str, like: Ready, form: ResponseForm, contents: Sequence[Raw]
+    ) -> bytes | None:
+        message = debt.message
         debt.identity = message_id(message, self._delivery.session, timed=False)
         message.payload = b""
         outputs = {
             name: Tensor(datatype, np.frombuffer(content, datatype.dtype).reshape(shape))
             for (name, datatype, shape), content in zip(form.outputs, contents, strict=True)
         }
+        if self._results.is_plain:
+            return self._results.encode_plain(
+                debt, sensor, like, self._decoder.plan(like, form.version), (form, outputs)
+            )
         response = InferResponse(form.model, form.version, debt.identity, outputs, form.variant)
         ready = Ready(sensor, like.manifest, like.plan, like.tensor, message.wall_ns, message.wall_ns)
         return self._results.encode(debt, ready, self._decoder.plan, response)

@@ -103,7 +103,7 @@ class Connection:
         """True while the broker has accepted the connection and answered the subscriptions."""
         self.ready_since_ns = 0
         """Monotonic time at which it became ready last."""
-        self.batch_began, self.batch_ended = batch.began, batch.ended
+        self.batch_began, self.batch_ended, self.in_batch = batch.began, batch.ended, False
         self.taken, self.writable = sender.taken, sender.pump
         """Handlers of a session's events that concern others: of PUBACK, and of the end of congestion."""
         self._paused = False

@@ -59,7 +59,7 @@ class Link:
             settings, RESULTS, home=home, counters=counters, health=self.health, changed=self._fullness_changed
         )
         main_identity, results_identity = identities
-        batch = ReadBatch(batch.began, self._batch_ended)
+        batch = ReadBatch(self._batch_began, self._batch_ended)
         self._main = Connection(
             settings,
             MAIN,
@@ -84,6 +84,13 @@ class Link:
             batch=batch,
             leader=self._main,
         )
+        self.publish: Callable[[OutgoingPublish], bool] = results.publish
+        """Send a result, error or reply as soon as the broker can accept it.
+
+        Return False, counted, if it is dropped: QoS 0 without a connection.
+        """
+        self.acknowledge: Callable[[Message], None] = self._main.acknowledge
+        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
 
     @property
     def connected(self) -> bool:
@@ -121,20 +128,9 @@ class Link:
         self._main.start()
         self._results.start()
 
-    def publish(self, publication: OutgoingPublish) -> bool:
-        """Send a result, error or reply as soon as the broker can accept it.
-
-        Return False, counted, if it is dropped: QoS 0 without a connection.
-        """
-        return self._results.sender.publish(publication)
-
     def publish_status(self, publication: OutgoingPublish) -> None:
         """Send a status on the main connection, in place of one that was not sent yet."""
         self._main.sender.publish_first(publication)
-
-    def acknowledge(self, message: Message) -> None:
-        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
-        self._main.acknowledge(message)
 
     def pause(self, *, on: bool) -> None:
         """Stop or resume reading messages. They are not read either while the outbox is full."""
@@ -155,11 +151,19 @@ class Link:
         await self._results.stop(timeout_s)
         await self._main.stop(timeout_s)
 
+    def _batch_began(self) -> None:
+        """Let everything wait for `_batch_ended`: without a write of its own, and without a callback that writes it."""
+        self._main.in_batch = self._results.in_batch = True
+        self._batch.began()
+
     def _batch_ended(self) -> None:
         """Let the inferences of one read run together, and write their results and acknowledgements."""
-        self._batch.ended()
-        self._results.flush()
-        self._main.flush()
+        try:
+            self._batch.ended()
+        finally:
+            self._main.in_batch = self._results.in_batch = False
+            self._results.flush()
+            self._main.flush()
 
     def _main_ready(self) -> None:
         """Let the status be published if it is not `online`: the broker may keep an old one."""

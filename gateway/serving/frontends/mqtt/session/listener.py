@@ -67,8 +67,11 @@ class End(enum.Enum):
 class Listener(Protocol):
     """Receiver of a session's events, called on the event loop's thread.
 
-    The packets of one read are handled between `batch_began` and `batch_ended`.
+    The packets of one read are handled between `batch_began` and `batch_ended`. While `in_batch` is True, the owner
+    flushes the session at the end.
     """
+
+    in_batch: bool
 
     def batch_began(self) -> object: ...
     def batch_ended(self) -> object: ...

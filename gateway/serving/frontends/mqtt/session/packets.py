@@ -4,6 +4,8 @@ from __future__ import annotations
 
 LENGTH_BYTES = 4
 """Largest number of bytes of a remaining length (MQTT 5, 1.5.5)."""
+TWO_BYTES = 3 + 127 * 128 + 127
+"""Size of the largest packet whose remaining length has two bytes."""
 FramedPacket = tuple[int, bytes]
 """First byte of a packet's fixed header, and what follows the fixed header."""
 
@@ -23,13 +25,10 @@ class PacketReader:
         self._limit_bytes = limit_bytes
         self._content, self._at = b"", 0
         """Bytes to read packets from, and the position of the next one."""
+        self.may_have_packet = False
+        """False if the next `take` cannot return a packet without another `feed`."""
         self._partial, self._needed = bytearray(), 0
         """Beginning of an incomplete packet, and the size from which it is worth another look; 0: there is none."""
-
-    @property
-    def may_have_packet(self) -> bool:
-        """Return False if the next `take` cannot return a packet without another `feed`."""
-        return self._at < len(self._content)
 
     def feed(self, content: bytes) -> None:
         """Add the next bytes of the stream."""
@@ -41,6 +40,7 @@ class PacketReader:
         elif self._at < len(self._content):
             content = self._content[self._at :] + content
         self._content, self._at = content, 0
+        self.may_have_packet = bool(content)
 
     def take(self) -> FramedPacket | None:
         """Remove and return the next packet; None if it is not complete.
@@ -54,19 +54,22 @@ class PacketReader:
             return None
         length = content[at + 1]
         if length > 127:
-            length, start = self._long_length()
+            if start < len(content) and content[start] < 128 and self._limit_bytes > TWO_BYTES:
+                length, start = length & 127 | content[start] << 7, start + 1
+            else:
+                length, start = self._long_length()
         stop = start + length
         if stop > len(content):
             self._wait(stop)
             return None
-        self._at = stop
+        self._at, self.may_have_packet = stop, stop < len(content)
         return content[at], content[start:stop]
 
     def _wait(self, stop: int) -> None:
         """Keep the beginning of a packet until bytes up to `stop` arrived."""
         if self._at < len(self._content):
             self._partial, self._needed = bytearray(self._content[self._at :]), stop - self._at
-        self._content, self._at = b"", 0
+        self._content, self._at, self.may_have_packet = b"", 0, False
 
     def _long_length(self) -> tuple[int, int]:
         """Return the length of the next packet's body and its start, beyond the content if it is incomplete."""
@@ -95,6 +98,8 @@ def write_length(value: int) -> bytes:
     """Return a variable byte integer (MQTT 5, 1.5.5)."""
     if value < 128:
         return bytes((value,))
+    if value < 128 * 128:
+        return bytes((value & 127 | 128, value >> 7))
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)

@@ -6,7 +6,7 @@ import time
 
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.session.control import DUP, NO_PROPERTIES, PUBLISH, QOS, QOS_1, RETAIN
-from gateway.serving.frontends.mqtt.session.packets import MalformedPacketError, write_packet, write_text
+from gateway.serving.frontends.mqtt.session.packets import MalformedPacketError, write_length, write_text
 from gateway.serving.frontends.mqtt.session.properties import Property, read_properties, write_properties
 
 
@@ -60,14 +60,14 @@ class PublicationWriter:
 
     def write(self, publication: OutgoingPublish, mid: int, *, retain: bool) -> bytes:
         """Return a PUBLISH with the packet id `mid` at QoS 1. Raises ValueError for texts beyond 65,535 bytes."""
-        topic, qos = publication.topic, publication.qos
-        return write_packet(
-            PUBLISH | qos << 1 | (RETAIN if retain else 0),
-            self._topics.get(topic) or self._topic(topic),
-            mid.to_bytes(2, "big") if qos else b"",
-            self._properties(publication) if self._version_5 else b"",
-            publication.payload,
-        )
+        topic, qos, properties = publication.topic, publication.qos, b""
+        if self._version_5:
+            has_own = publication.user or publication.correlation is not None
+            common = None if has_own else self._common.get((publication.content_type, publication.expiry_s))
+            properties = common or self._properties(publication)
+        written, packet_id = self._topics.get(topic) or self._topic(topic), mid.to_bytes(2, "big") if qos else b""
+        body = b"".join((written, packet_id, properties, publication.payload))
+        return bytes((PUBLISH | qos << 1 | (RETAIN if retain else 0),)) + write_length(len(body)) + body
 
     def _topic(self, topic: str) -> bytes:
         """Return a topic's bytes, and remember them."""
@@ -77,12 +77,9 @@ class PublicationWriter:
         return written
 
     def _properties(self, publication: OutgoingPublish) -> bytes:
-        common = (publication.content_type, publication.expiry_s)
-        if publication.correlation is not None or publication.user:
-            return _written(publication)
-        written = self._common.get(common)
-        if written is None:
-            written = self._common[common] = _written(publication)
+        written = _written(publication)
+        if publication.correlation is None and not publication.user:
+            self._common[publication.content_type, publication.expiry_s] = written
         return written
 
 

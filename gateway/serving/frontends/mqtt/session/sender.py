@@ -65,7 +65,9 @@ class OutboxSender:
             return False
         is_direct = not publication.qos and not len(self._outbox)  # nothing waits, so that the outbox is not needed
         if is_direct and session is not None and not session.congested and session.publish(publication, 0):
-            self._settle(publication, 0)
+            self._counters["published"] += 1
+            if publication.taken is not None:
+                publication.taken(0)
             return True
         self._outbox.put(publication)
         self.pump()

@@ -217,13 +217,17 @@ class MqttSession(asyncio.BufferedProtocol):
     # ---- reading ---------------------------------------------------------------------------------------------------
     def _handle_packets(self) -> None:
         """Handle what has arrived, or for READ_S; the rest follows in the next pass of the event loop."""
-        ends_s, take = monotonic() + READ_S, self._packets.take
+        ends_s, packets, listener = monotonic() + READ_S, self._packets, self._listener
         self._handles = True
-        self._listener.batch_began()
+        listener.batch_began()
         try:
-            while self._reading and self._transport is not None and (packet := take()) is not None:
-                self._handle(*packet)
-                if monotonic() >= ends_s:
+            while self._reading and self._transport is not None and (packet := packets.take()) is not None:
+                first, body = packet
+                if first & control.KIND == control.PUBLISH:
+                    listener.received(read_publish(first, body, self.epoch, version_5=self.version_5))
+                else:
+                    self._handle(first, body)
+                if not packets.may_have_packet or monotonic() >= ends_s:
                     break
         except MalformedPacketError as error:
             self.end(str(error))
@@ -248,11 +252,9 @@ class MqttSession(asyncio.BufferedProtocol):
             self._loop.call_soon(self._handle_packets)
 
     def _handle(self, first: int, body: bytes) -> None:
-        """Handle one packet. Raises MalformedPacketError."""
+        """Handle one packet, but no PUBLISH. Raises MalformedPacketError."""
         kind = first & control.KIND
-        if kind == control.PUBLISH:
-            self._listener.received(read_publish(first, body, self.epoch, version_5=self.version_5))
-        elif kind == control.PUBACK:
+        if kind == control.PUBACK:
             self._listener.taken(*control.read_puback(body, version_5=self.version_5))
         elif (handle := _HANDLERS.get(kind)) is not None:
             handle(self, body)
@@ -291,7 +293,7 @@ class MqttSession(asyncio.BufferedProtocol):
     # ---- writing ---------------------------------------------------------------------------------------------------
     def _send(self, packet: bytes) -> None:
         """Send a packet with all others of this pass of the event loop."""
-        if not self._unsent:
+        if not (self._unsent or self._listener.in_batch):
             self._loop.call_soon(self.flush)
         self._unsent.append(packet)
         self._unsent_bytes += len(packet)
@@ -300,8 +302,10 @@ class MqttSession(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what was sent in this pass of the event loop now; otherwise it is written at the end of the pass."""
-        if self._transport is not None and self._unsent:
-            self._transport.write(b"".join(self._unsent))
+        if not self._unsent:
+            return
+        if self._transport is not None:
+            self._transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
             self._keepalive.sent()
         self._unsent.clear()
         self._unsent_bytes = 0

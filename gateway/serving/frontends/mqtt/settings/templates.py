@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gateway.common.domain.errors import ConfigurationError
 
@@ -35,11 +36,6 @@ _UNFIT = (
     *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF)),
 )
 """Characters that no topic may hold (MQTT 5, 1.5.4): mosquitto disconnects a client that publishes one."""
-_UNSAFE = {
-    code: "".join(f"%{byte:02X}" for byte in chr(code).encode(errors="surrogatepass"))
-    for code in (*map(ord, "+#/%"), *_UNFIT)
-}
-_NO_TOPIC = frozenset(map(chr, (*map(ord, "+#"), *_UNFIT)))
 VALUE_LIMIT_CHARS = 256
 """Longest value in a topic."""
 
@@ -73,12 +69,12 @@ def read_template(text: str, names: tuple[str, ...]) -> MessageTemplate:
 
 def is_topic(text: str) -> bool:
     """Return True if a client may publish on `text` (MQTT 5, 4.7.3 and 1.5.4)."""
-    return bool(text) and _NO_TOPIC.isdisjoint(text)
+    return bool(text) and _no_topic().isdisjoint(text)
 
 
 def topic_level(name: str) -> str:
     """Return `name` as one level of a topic: % and what a level may not hold become %XX (RFC 3986): names differ."""
-    return name.translate(_UNSAFE)
+    return name.translate(_escapes())
 
 
 def render_topic(template: MessageTemplate, values: Values) -> str:
@@ -147,3 +143,16 @@ def _is_json(template: MessageTemplate, value: Value) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+@cache
+def _no_topic() -> frozenset[str]:
+    """Return the characters that no topic of a publication holds."""
+    return frozenset(map(chr, (*map(ord, "+#"), *_UNFIT)))
+
+
+@cache
+def _escapes() -> dict[int, str]:
+    """Return the texts in place of characters that would change a topic's levels, or that it may not hold."""
+    codes = (*map(ord, "+#/%"), *_UNFIT)
+    return {code: "".join(f"%{byte:02X}" for byte in chr(code).encode(errors="surrogatepass")) for code in codes}

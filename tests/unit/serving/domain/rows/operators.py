@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gateway.common.domain.tensor import Array
 from gateway.serving.domain.onnx_graph import read_onnx_graph
-from gateway.serving.domain.rows.proof import RowInput, _Proof
+from gateway.serving.domain.ports import RowInput
+from gateway.serving.domain.rows.proof import _Proof
 from gateway.serving.domain.rows.sizes import DependentRowsError
 from gateway.serving.domain.rows.values import Value
 

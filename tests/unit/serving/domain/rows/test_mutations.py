@@ -20,7 +20,8 @@ from onnx import helper, numpy_helper
 
 from gateway.common.domain.tensor import Array
 from gateway.serving.domain.onnx_graph import read_onnx_graph
-from gateway.serving.domain.rows.proof import RowInput, RowTensors, prove_rows
+from gateway.serving.domain.ports import RowInput, RowTensors
+from gateway.serving.domain.rows.proof import prove_rows
 
 ROOT = Path(__file__).parents[5]
 WORLD = ROOT / ".venv" / "world"

@@ -21,8 +21,9 @@ from gateway.common.domain.release import bare_variant
 from gateway.common.domain.tensor import Array
 from gateway.serving.domain.onnx_graph import read_onnx_graph
 from gateway.serving.domain.openvino_graph import read_openvino_graph
+from gateway.serving.domain.ports import RowInput, RowProof, RowTensors
 from gateway.serving.domain.rows.graph import ModelGraph
-from gateway.serving.domain.rows.proof import RowInput, RowProof, RowTensors, prove_rows
+from gateway.serving.domain.rows.proof import prove_rows
 from gateway.serving.runtimes.openvino import _ports, row_graph
 
 random = np.random.default_rng(35)

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.serving.domain.onnx_graph import read_onnx_graph
+from gateway.serving.domain.ports import RowInput, RowProof, RowTensors
 from gateway.serving.domain.rows.elementwise import SIZES
 from gateway.serving.domain.rows.graph import Constant, Graph, ModelGraph, Node
-from gateway.serving.domain.rows.proof import RowInput, RowProof, RowTensors, prove_rows
+from gateway.serving.domain.rows.proof import prove_rows
 from gateway.serving.domain.rows.sizes import ROWS, DependentRowsError, Size, Symbols, product, size
 
 NUMBER = re.compile(r"\b([ifb])\(([^()]*)\)")

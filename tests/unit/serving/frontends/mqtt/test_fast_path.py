@@ -53,8 +53,8 @@ class Broker:
 
     def publish(self, publication: OutgoingPublish) -> bool:
         document = json.loads(publication.payload)
-        for key in ("started_at", "ended_at", *(() if document.get("id") == "7" else ("id",))):
-            document.pop(key, None)
+        if document.get("id") != "7":
+            document.pop("id", None)
         self.published.append((publication.topic, publication.qos, document))
         if publication.taken is not None:
             publication.taken(0)

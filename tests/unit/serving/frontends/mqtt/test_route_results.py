@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.common.domain.tensor import Tensor
-from gateway.serving.domain.infer import InferResponse
+from gateway.serving.domain.infer import InferResponse, ResponseForm
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.contents import plan_results
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
@@ -86,6 +89,37 @@ def test_every_placeholder_has_its_value() -> None:
         *("gw", "r", "s", "m", "1", "v", "i-1", "1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.500Z", "b", 1.0, "b"),
     ]
     assert (sent.content_type, sent.user) == ("application/json", (("traceparent", "t"),))
+
+
+@given(
+    scores=st.lists(st.floats(width=32), min_size=3, max_size=3),
+    names=st.sampled_from([(), ("y",)]),
+    result=st.sampled_from([{}, {"content": "scores"}, {"content": "scores", "top_k": 2}, {"content": "values"}]),
+    labels=st.booleans(),
+    wall_ns=st.integers(0, 10**19),
+)
+def test_plain_results_are_the_same_bytes_on_either_way(
+    scores: list[float], names: tuple[str, ...], result: dict[str, Any], labels: bool, wall_ns: int
+) -> None:
+    rig, tensor = Rig(retain=True, expiry_s=9, **result), fp32([scores])
+    manifest = MODEL if labels else model(out("y", -1, 3), out("z", 1))
+    outputs = {"y": tensor} if labels else {"y": tensor, "z": fp32([0.1])}
+    plan = plan_results(manifest, names, rig.route.result)
+    like = Ready("s", manifest, plan, tensor, wall_ns, wall_ns)
+    usual, quick = (Debt(Message("a/s", b"", wall_ns=wall_ns), 1, "", identity="i-1") for _ in range(2))
+    assert rig.results.is_plain
+    written = rig.results.encode(usual, like, lambda *_: plan, InferResponse("m", "1", "i", outputs, "v"))
+    answer = ResponseForm("m", "1", (), "v"), outputs
+    found = rig.results.encode_plain(quick, "s", replace(like, sensor=""), plan, answer)
+    assert (found, quick.topic, quick.result) == (written, usual.topic, usual.result)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"publish": "change"}, {"payload": "value"}, {"template": "{value}"}, {"topic": "edge/gw/results/{label}"}],
+)
+def test_results_that_need_their_values_are_not_plain(result: dict[str, Any]) -> None:
+    assert not Rig(**result).results.is_plain
 
 
 def test_json_without_placeholders_is_a_template_too() -> None:

@@ -38,6 +38,7 @@ class Owner:
 
     def batch_began(self) -> None: ...
 
+    in_batch = False
     subscribed = received = writable = lost
     batch_ended = batch_began
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,6 +44,14 @@ def test_a_sequence_number_that_is_no_integer_is_refused(number: float) -> None:
 def test_times_before_1970_are_taken(time_ns: float, text: str) -> None:
     (found,) = times_of(TIME, np.array([[time_ns, 0.0]]), MESSAGE)
     assert timestamp(found) == text
+
+
+@given(st.integers(-(10**18), 10**19))
+def test_a_time_is_written_in_whole_milliseconds(wall_ns: int) -> None:
+    text = timestamp(wall_ns)
+    assert len(text) == len("1970-01-01T00:00:00.000Z")
+    read = datetime.fromisoformat(text.replace("Z", "+00:00")) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert read == timedelta(milliseconds=wall_ns // 1_000_000)
 
 
 @pytest.mark.parametrize("time_ns", [-9e18, 9e18])
