@@ -38,7 +38,7 @@ class ModelWait:
 
         Raises its last error; for an unknown model one that names those that the gateway has.
         """
-        starting = True
+        starting = again = True
         while True:
             try:
                 answer = question()
@@ -49,7 +49,9 @@ class ModelWait:
                     raise
             except RequestError as error:
                 stage = self._stage(place, keys, error.fault)
-                if not (stage and self.pause(stage)):
+                # it may have loaded since the question, so that one more follows
+                once, again = again and error.fault is Fault.UNAVAILABLE, bool(stage)
+                if not (self.pause(stage) if stage else once):
                     raise self._explained(error, place, keys) from None
             else:
                 self._clear()
