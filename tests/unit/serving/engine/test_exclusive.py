@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.common.domain.selection import Candidate
 from gateway.common.domain.errors import VariantError
+from gateway.common.domain.selection import Candidate
 from gateway.serving.engine import exclusive, loader
 from gateway.serving.engine.exclusive import ExclusiveUse
 from tests.simulators.engine_rig import Rig, manifest
@@ -81,7 +81,7 @@ async def test_an_opening_that_hangs_holds_the_accelerator_and_nobody_waits_for_
     try:
         await asyncio.to_thread(rig.runtime.opening.acquire)
         rig.verdicts.broken = not tried
-        with pytest.raises(VariantError, match="coral-usb is held by door/1, (whose|and)") as refused:
+        with pytest.raises(VariantError, match=r"coral-usb is held by door/1, (whose|and)") as refused:
             await asyncio.wait_for(rig.stage(manifest("gate")), 30)
         assert refused.value.transient
         assert rig.tried == ["a"]
