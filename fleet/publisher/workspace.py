@@ -150,9 +150,17 @@ class Workspace:
 
     def publish(self, publication: Publication) -> None:
         """Write what was planned, in its order. If it is stopped anywhere, it can be repeated."""
+        self.write(publication)
+        self.clear(publication)
+
+    def write(self, publication: Publication) -> None:
+        """Write what was planned, in its order. Its drafts stay until `clear`."""
         self.copy(publication.targets)
         for name, content in publication.files:
             write_durably(self.public / name, content)
+
+    def clear(self, publication: Publication) -> None:
+        """Remove drafts that have been published, and their staged files."""
         drafts = self.drafts()
         for role, draft in drafts.items():
             if is_published(draft, publication.state):

@@ -121,16 +121,41 @@ def test_explain_of_another_gateway_needs_no_model_here(gateway, nothing):
     assert (code, "does not know this model" in said) == (1, True)
 
 
-def test_a_model_that_was_copied_a_moment_ago_is_waited_for(tmp_path, state):
+@contextmanager
+def _changing(folder):
+    """Change a folder all the time, so that the gateway does not read it yet."""
+    over = threading.Event()
+
+    def change():
+        while not over.wait(0.2):
+            (folder / "changing").touch()
+            (folder / "changing").unlink()
+
+    changes = threading.Thread(target=change)
+    changes.start()
+    try:
+        yield
+    finally:
+        over.set()
+        changes.join()
+
+
+@pytest.mark.parametrize("named", ["configuration", "command line"])
+def test_a_model_that_was_copied_a_moment_ago_is_waited_for(tmp_path, state, named):
     """The gateway reads a folder once nothing has changed in it for a while."""
     folder = tmp_path / "models"
     folder.mkdir()
-    config = f'{BASE}[models]\ndir = "{folder}"\n[http]\nlisten = ["unix:{tmp_path}/h.sock"]\n'
+    place = f'[models]\ndir = "{folder}"\n' if named == "configuration" else ""
+    config = f'{BASE}{place}[http]\nlisten = ["unix:{tmp_path}/h.sock"]\n'
     with running(tmp_path, models=folder, state=state, config=config, http=()) as daemon:
-        copy_model("meter-reader", folder)
-        code, said, errors = cli("infer", "meter-reader", *INFER[2:], config=daemon.config_file)
-        assert (code, json.loads(said or "{}").get("model_name")) == (0, "meter-reader"), errors
-        assert "the gateway reads its models" in errors
+        with _changing(folder):
+            copy_model("meter-reader", folder)
+            asking = [*COMMAND, "infer", "meter-reader", *INFER[2:], "--config", daemon.config_file]
+            asked = subprocess.Popen(asking, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            line = asked.stderr.readline()
+        said, errors = asked.communicate()
+        assert "the gateway reads its models" in line, line + errors
+        assert (asked.returncode, json.loads(said or "{}").get("model_name")) == (0, "meter-reader"), errors
         code, _, errors = cli("infer", "/[a-", *INFER[2:], config=daemon.config_file)
         assert (code, "has no model '/[a-'; it has meter-reader" in errors) == (1, True), errors
 

@@ -155,6 +155,12 @@ def test_make_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_make_hides_no_installation_that_failed() -> None:
+    installing = [line for line in (ROOT / "Makefile").read_text().splitlines() if "@$(PIP)" in line]
+    assert installing
+    assert [line for line in installing if "||" in line] == []
+
+
 def test_documents_name_every_extra_and_none_that_does_not_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     text = "\n".join(document.read_text() for document in DOCUMENTS)

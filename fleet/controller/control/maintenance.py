@@ -55,7 +55,7 @@ def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share
         published = workspace.published()
         if is_due(workspace, published, now, share):
             signers = keys.of_roots(online_roots(published, {}))
-            workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
+            workspace.write(plan_publication(published, [], signers, now, workspace.settings))
             _log.info(events.PUBLICATION_RENEWED)
     return True
 

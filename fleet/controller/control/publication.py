@@ -81,7 +81,8 @@ class Publisher:
             deed = Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details)
             with self._drafts.database.write() as connection:
                 audit.append(connection, deed, now)
-                self._drafts.workspace.publish(publication)
+                self._drafts.workspace.write(publication)
+            self._drafts.workspace.clear(publication)  # later: drafts that stay let a repetition record what was done
         return done
 
     def _standing(self, drafting: Drafting) -> PublicationState:

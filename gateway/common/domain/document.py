@@ -90,7 +90,8 @@ def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
 def excerpt(text: str, line: int | None, key: str, *, is_known: bool = True) -> str:
     """Return a line of `text` with its number and, below it, a marker of `key`; "" without a line.
 
-    Secrets are withheld: all that follows a key that is not known, whose name may be a misspelt "password".
+    Secrets are withheld: all that follows a key that is not known, whose name may be a misspelt "password". No key is
+    known in a line that is no TOML (`key` is "").
     """
     lines = text.splitlines()
     if line is None or not 0 < line <= len(lines):
@@ -99,7 +100,7 @@ def excerpt(text: str, line: int | None, key: str, *, is_known: bool = True) -> 
     if not key and not _SHOWN.match(whole):
         return ""
     begin = 0 if is_known else found.start() if (found := _setting(key).search(whole)) else len(whole)
-    end = (SECRET_SETTING if is_known else re.compile("[=:]")).search(whole, begin)
+    end = (SECRET_SETTING if is_known and key else re.compile("[=:]")).search(whole, begin)
     shown = f"{without_secrets(whole[: end.end()])[:160]} …" if end else without_secrets(whole)[:160]
     found = _setting(key).search(shown) if key else None
     begin = shown.index(key.partition("[")[0], found.start()) if found else len(shown) - len(shown.lstrip())

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 FILES_BESIDE = 512
 """Descriptors of everything but connections: models, libraries, state, connections that are being closed."""
+THREADS_END_S = 5.0
+"""Longest wait of a stop for threads that read or write files: one may hang on a disk."""
 HELD = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
 """Signals that wait while a process is replaced by the next one: neither of the two handles them in between."""
 
@@ -70,6 +73,7 @@ def _serve(arguments: argparse.Namespace, life: Life, failures: str) -> str | No
     daemon = Daemon(config, life, overrides(arguments), failures)
 
     async def serve() -> None:
+        asyncio.get_running_loop().set_default_executor(_ThreadPool())
         # Callbacks run once run() first waits. Its signal handlers are set by then.
         asyncio.get_running_loop().call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, HELD)
         await daemon.run()
@@ -78,6 +82,17 @@ def _serve(arguments: argparse.Namespace, life: Life, failures: str) -> str | No
 
     asyncio.run(serve())
     return daemon.restart
+
+
+class _ThreadPool(ThreadPoolExecutor):
+    """Threads of the event loop. Their end is awaited for a limited time."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait as `asyncio.run` wants, THREADS_END_S at most; `command` and `execute_again` end what is left."""
+        given = {"wait": wait, "cancel_futures": cancel_futures}
+        ending = threading.Thread(target=super().shutdown, kwargs=given, daemon=True)
+        ending.start()
+        ending.join(THREADS_END_S)
 
 
 def _configured(arguments: argparse.Namespace, life: Life) -> tuple[Config, Life]:

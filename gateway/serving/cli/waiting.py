@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from glob import escape
 from pathlib import Path, PurePath
@@ -38,7 +38,7 @@ class ModelWait:
 
         Raises its last error; for an unknown model one that names those that the gateway has.
         """
-        starting = True
+        starting = again = True
         while True:
             try:
                 answer = question()
@@ -49,7 +49,9 @@ class ModelWait:
                     raise
             except RequestError as error:
                 stage = self._stage(place, keys, error.fault)
-                if not (stage and self.pause(stage)):
+                # it may have loaded since the question, so that one more follows
+                once, again = again and error.fault is Fault.UNAVAILABLE, bool(stage)
+                if not (self.pause(stage) if stage else once):
                     raise self._explained(error, place, keys) from None
             else:
                 self._clear()
@@ -91,7 +93,8 @@ class ModelWait:
             return False
         try:
             config = load_config(Path(self._config) if self._config else None)
-            found = (folder.glob(f"{escape(self._model)}{end}") for folder in models_folders(config) for end in ENDS)
+            folders = (*models_folders(config), *_named_folders())
+            found = (folder.glob(f"{escape(self._model)}{end}") for folder in folders for end in ENDS)
             return any(time.time() - entry.stat().st_ctime < START_S for entry in itertools.chain(*found))
         except (ConfigurationError, OSError, ValueError, NotImplementedError):  # the name is no path in a folder
             return False
@@ -119,11 +122,9 @@ def is_starting(config: str | None) -> bool:
     """Return True if `edge-gateway run` was begun here a moment ago, with this --config, and does not listen yet."""
     import psutil
 
-    for process in psutil.process_iter(["cmdline", "create_time"]):
-        words = [*itertools.pairwise(process.info["cmdline"] or ())]
-        begun = any(PurePath(name).name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in words)
+    for process, words in _gateways():
         of_config = next((file for option, file in words if option == "--config"), None) == config
-        if begun and of_config and time.time() - process.info["create_time"] < START_S:
+        if of_config and time.time() - process.info["create_time"] < START_S:
             with suppress(psutil.NoSuchProcess):  # it ended
                 # None: of another user, such as the service's. Where it was asked, nothing listens yet
                 if all(
@@ -132,3 +133,22 @@ def is_starting(config: str | None) -> bool:
                 ):
                     return True
     return False
+
+
+def _named_folders() -> Iterator[Path]:
+    """Yield the folders of models that running gateways were given on their command lines."""
+    for process, words in _gateways():
+        for option, folder in words:
+            if option == "--models":
+                yield Path(process.info["cwd"] or "/", folder)  # the working directory is None for another user's
+
+
+def _gateways() -> Iterator[tuple[Any, Sequence[tuple[str, str]]]]:
+    """Yield the processes of `edge-gateway run` on this device, with the pairs of words of their command lines."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline", "create_time", "cwd"]):
+        line = (word.split("=", 1) if word.startswith("--") else [word] for word in process.info["cmdline"] or ())
+        words = [*itertools.pairwise(itertools.chain(*line))]
+        if any(PurePath(name).name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in words):
+            yield process, words

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, cast
 
+from gateway.common.domain.errors import VariantError
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.selection import Candidate
 from gateway.serving.domain.ports import Session
@@ -23,6 +24,7 @@ class ExclusiveUse:
     def __init__(self) -> None:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._holders: defaultdict[str, list[str]] = defaultdict(list)
+        self._opening: set[str] = set()
 
     def turn(self, candidate: Candidate) -> AbstractAsyncContextManager[None]:
         """Return the lock under which a candidate is tried or opened."""
@@ -39,17 +41,24 @@ class ExclusiveUse:
     def opened(self, candidate: Candidate, holder: str, opening: Callable[[], Session]) -> Session:
         """Open a session, which holds the accelerator until it is closed.
 
-        It holds it from before it is open, because an opening goes on after its caller has given up and left its turn.
+        It holds it from before it is open, because an opening goes on after its caller has given up and left its turn,
+        and may hang. Raises VariantError while such a one has not ended.
         """
         if not (kind := _exclusive(candidate)):
             return opening()
         holders = self._holders[kind]
+        if kind in self._opening:
+            problem = f"{kind} is held by {', '.join(holders)}, whose opening has not ended"
+            raise VariantError(problem, transient=True)
+        self._opening.add(kind)
         holders.append(holder)
         try:
             return cast("Session", _HeldSession(opening(), holder, holders))
         except BaseException:
             holders.remove(holder)
             raise
+        finally:
+            self._opening.remove(kind)
 
 
 class _HeldSession:

@@ -42,6 +42,8 @@ Inspect = Callable[[Variant, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
 Witness = Callable[[ModelManifest, Path, Verdict | None], Callable[[], Tensors | None] | None]
 """Function that returns an input that the model answered in its trial, or None if there is none."""
+TURN_S = 60.0
+"""Longest turn of an opening on an exclusive accelerator. One that hangs goes on to hold it, and others are told so."""
 
 
 class Verdicts(Protocol):
@@ -139,13 +141,18 @@ class Loader:
         call = partial(self._open, release, candidate, manifest)
         nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
         try:
-            async with self.exclusive.turn(candidate):
-                opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
-                try:
-                    return await asyncio.wrap_future(opening)
-                except asyncio.CancelledError:
+            ending = None
+            try:
+                async with self.exclusive.turn(candidate):
+                    opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
+                    ending = asyncio.wrap_future(opening)
+                    await asyncio.wait({ending}, timeout=TURN_S)
+                return await ending
+            except asyncio.CancelledError:
+                if ending is not None:
+                    ending.cancel()
                     opening.add_done_callback(_close_unwanted)
-                    raise
+                raise
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: an error of an engine refuses this model only

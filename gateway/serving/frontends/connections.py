@@ -109,7 +109,9 @@ class ConnectionPlaces(Generic[C]):
         closed for another such caller only, one of an identified caller for another identified one, and within a
         network only those of the network. `half_open`: no idle one is closed.
         """
-        found, network = self._own(key, local, half_open), network_key(key)
+        own, network = self._own(key, local, half_open), network_key(key)
+        # a half-open one may be of a caller that a busy machine delays: those of callers with more give way first
+        found = own if own is None or own.idle or refusal is RefusalReason.CALLER else None
         if found is None and refusal is not RefusalReason.CALLER:
             wide = refusal is not RefusalReason.NETWORK
             others = [
@@ -120,9 +122,10 @@ class ConnectionPlaces(Generic[C]):
             ]
             for other in nlargest(SEARCHED, others, key=lambda each: len(self._callers[each].local)):
                 if other == key:
-                    half_open = True  # idle ones of callers with fewer connections are kept
+                    found, half_open = found or own, True  # idle ones of callers with fewer connections are kept
                 else:
                     found = found or self._oldest(other, local, half_open)
+        found = found or own
         if found is None:
             return False
         self.leave(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,9 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
         else:
-            plugins = {name: await _plugin_status(status, name, settings) for name in status.plugins}
+            # together: one that hangs in a driver delays the start once, however many there are
+            asked = (_plugin_status(status, name, settings) for name in status.plugins)
+            plugins = dict(zip(status.plugins, await asyncio.gather(*asked), strict=True))
             offers = [
                 f"{kind} by {name} {one.version}" for name, one in plugins.items() for kind in one.accelerators or ()
             ]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.client.client import Access, Client, record_of
 from fleet.client.workspace import remote_workspace
@@ -75,6 +76,27 @@ def test_without_the_database_nothing_is_published(tmp_path: Path) -> None:
         assert admin.post("/v1/publication").json()["published"] == {OWNER_ROLE: 2}
         newest = admin.get("/v1/audit").json()["items"][0]
         assert (newest["action"], newest["details"]["published"]) == ("publication.publish", {OWNER_ROLE: 2})
+
+
+def test_what_was_published_by_a_request_whose_commit_failed_is_recorded_by_its_repetition(tmp_path: Path) -> None:
+    with controlling(tmp_path) as running, running.client() as admin:
+        running.repository.add_release("meter-reader", "1")
+        made = release(running, tmp_path, "meter-reader", "2")
+        sent(admin, made)
+        signed = signatures(made.draft, *running.repository.keys[OWNER_ROLE])
+        admin.post(f"/v1/drafts/{OWNER_ROLE}/signatures", json=signed)
+
+        def fail(_: sa.Connection) -> None:
+            raise sa.exc.OperationalError("COMMIT", {}, OSError("the disk is full"))
+
+        sa.event.listen(running.control.database.writes, "commit", fail)
+        refused = admin.post("/v1/publication")
+        sa.event.remove(running.control.database.writes, "commit", fail)
+        assert refused.status_code == 503
+        assert admin.post("/v1/publication").is_success
+        newest = admin.get("/v1/audit").json()["items"][0]
+        assert (newest["action"], newest["details"]["published"]) == ("publication.publish", {OWNER_ROLE: 2})
+        assert admin.get("/v1/drafts").json()["items"] == []
 
 
 class OvertakenClient(Client):

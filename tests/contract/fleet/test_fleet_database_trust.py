@@ -166,6 +166,27 @@ def test_one_leads_until_it_resigns(database: Database) -> None:
     two.resign()
 
 
+@pytest.mark.parametrize("is_stored", [False, True], ids=["lost", "stored"])
+def test_who_does_not_hear_of_its_commit_does_not_lead(database: Database, is_stored: bool) -> None:
+    one, two = (leader.candidate(database, name) for name in ("one", "two"))
+
+    def fail(connection: sa.Connection) -> None:
+        if is_stored:
+            connection.connection.commit()
+        raise sa.exc.OperationalError("COMMIT", {}, OSError("the connection was lost"))
+
+    sa.event.listen(database.writes, "commit", fail)
+    with pytest.raises(AwayError):
+        one.stand(NOW)
+    sa.event.remove(database.writes, "commit", fail)
+    later = NOW + 2 * timedelta(seconds=DatabaseSettings().lease_s)
+    assert two.stand(later) == 1 + is_stored
+    assert one.stand(later) is None
+    two.resign()
+    assert one.stand(later) == 2 + is_stored
+    one.resign()
+
+
 def test_offices_do_not_know_each_other(database: Database) -> None:
     one, two = leader.candidate(database, "one"), leader.candidate(database, "two", "alerts")
     assert (one.stand(NOW), two.stand(NOW)) == (1, 1)

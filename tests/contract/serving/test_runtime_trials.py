@@ -21,12 +21,13 @@ from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import INDEPENDENT, Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Datatype
-from gateway.common.domain.verdict import Joining, SessionBudget
+from gateway.common.domain.verdict import Joining, PluginStatus, RuntimeStatus, SessionBudget
 from gateway.serving.domain.postprocess import finish_outputs
 from gateway.serving.engine.cost import estimate_cost
-from gateway.serving.runtimes import child, fork_server
+from gateway.serving.runtimes import child, fork_server, trial
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.generate import samples
+from gateway.serving.runtimes.job import Listing
 from gateway.serving.runtimes.settings import TrialSettings
 from gateway.serving.runtimes.trial import inspect_file, runtime_status, try_variant
 from tests.simulators import models, models_litert, models_made
@@ -509,3 +510,24 @@ def test_a_loop_is_found_however_quick_it_was_in_its_trial(tmp_path, runtime):
     verdict = asyncio.run(try_variant(manifest, variant, tmp_path, SessionBudget(), QUICK))
     assert (verdict.passed, verdict.level, verdict.joining) == (True, "exercised", None), verdict
     assert verdict.unbounded.startswith("control flow (")
+
+
+def test_plugins_are_listed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, both = list[str](), asyncio.Event()
+
+    async def ask(listing: Listing, *_: object) -> dict[str, list[str]]:
+        if not listing.plugin:
+            return {"devices": ["CPU"]}
+        asked.append(listing.plugin)
+        if len(asked) == len(names):
+            both.set()
+        await asyncio.wait_for(both.wait(), 10)
+        return {"devices": [listing.plugin]}
+
+    names = [plugin.provider for plugin in RUNTIMES["onnx"].plugins][:2]
+    found = RuntimeStatus("onnx", "1", plugins={name: PluginStatus("2") for name in names})
+    monkeypatch.setattr(trial, "installed_version", lambda _: found)
+    monkeypatch.setattr(trial, "ask_child", ask)
+    status, devices = asyncio.run(runtime_status("onnx", QUICK))
+    assert {name: plugin.accelerators for name, plugin in status.plugins.items()} == {name: (name,) for name in names}
+    assert devices == ("CPU", *(f"{name} by {name} 2" for name in names))

@@ -15,6 +15,9 @@ import pytest
 from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, exchange_artifact, fleet_device
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
     """Yield a device in which version 2 serves, 1 is the previous one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,16 +11,19 @@ from typing import Any
 
 import pytest
 
+from fleet.problem_types import DEVICE_SUSPENDED
 from gateway.common.domain.assignment import SOFTWARE_SLOT, Target
 from gateway.common.domain.policy import Policy
 from gateway.common.domain.update import Tried
 from gateway.device.agent.settings import InstallerSettings
+from gateway.device.agent.state.polled import SUSPENDED
 from gateway.device.domain.software_choice import Choice, choose
 from gateway.device.domain.software_update import Phase, SoftwareUpdate, environment_name
 from gateway.device.installer.places import CURRENT
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators import software_device as installer
 from tests.simulators.enrolled_device import DEVICE, Device, enrolled_device
+from tests.simulators.fleet_controller import PROBLEM
 from tests.simulators.policy_document import policy_bytes
 from tests.simulators.software_device import FIRST, running, socket_activated, wheels
 
@@ -106,6 +110,22 @@ def test_what_was_rolled_back_is_told_with_its_reason_and_tried_again_at_a_great
     both.device.sync()
     assert both.told()["state"] == "probation"
     assert len(both.installer.units.restarts) == 3
+
+
+def test_a_device_that_is_suspended_on_probation_keeps_the_new_version(both: Both, tmp_path: Path) -> None:
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    new = both.installer.home.leads_to(CURRENT)
+    both.runs(new)
+    problem = json.dumps({"type": DEVICE_SUSPENDED.uri, "status": 403}).encode()
+    both.device.fleet.ill["/v1/self/assignment"] = lambda _: (403, PROBLEM, problem)
+    assert both.device.asked_once().reason == SUSPENDED
+    both.installer.clock[0] += 1000
+    ended(both, Phase.DONE)
+    assert both.installer.home.leads_to(CURRENT) == new != FIRST
+    both.device.fleet.ill.clear()
+    both.device.sync()
+    assert both.told()["state"] == "committed"
 
 
 def test_a_version_that_an_operator_replaced_is_told_and_not_put_back(both: Both, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -24,8 +27,11 @@ from fleet.controller.database.engine import Database, open_database
 from fleet.controller.database.errors import AwayError
 from fleet.controller.database.place import read_place
 from tests.simulators.asking import csr, made_of, new_key
+from tests.simulators.controller import RunningController
+from tests.simulators.databases import content
 from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
+from tests.simulators.uploading import OWNER_ROLE, put, release, signatures
 
 pytestmark = pytest.mark.timeout(180)
 ROOM_BYTES = 12 << 20
@@ -33,6 +39,8 @@ WAIT_S = 60
 BATCH_ROWS, ROW_BYTES, BATCHES_LIMIT = 100, 4_000, 200
 UNBOUNDED = {"serve": {"rates": {"device_per_s": 0.0, "address_per_s": 0.0}}}
 QUICK = {**UNBOUNDED, "scheduler": {"tick_s": 0.2}, "database": {"lease_s": 3.0}}
+BUILT_ON_OTHERS = {"resume", "draft", "sign"}
+"""Operations that are refused for another reason while those before them are refused."""
 Fill, Clear = Callable[[], None], Callable[[], None]
 
 
@@ -215,6 +223,82 @@ def test_devices_and_rollouts_wait_for_room_and_go_on_exactly_there(tmp_path: Pa
         assert answered(operator.get("/v1/audit/verify"))["ok"]
         assert fleet.replicas[0].end() == 0
         assert _rows(folder / "fleet.sqlite") == ("ok", 0)
+
+
+def _operations(fleet: ServedFleet, folder: Path, telling: Telling, newcomer: Newcomer) -> dict[str, Callable[[], Any]]:
+    """Return what people, scripts and devices may ask, by name; each is done once, in this order."""
+    operator, clock = fleet.operator(), datetime.now(UTC)
+    workspace = SimpleNamespace(workspace=fleet.repository.workspace)
+    made = release(cast(RunningController, SimpleNamespace(control=workspace, clock=lambda: clock)), folder, SLOT, "2")
+    signed = signatures(made.draft, *fleet.repository.keys[OWNER_ROLE])
+    other, spare = os.urandom(100_000), {"serial": "camera-5", "id": "camera-5"}
+    role, token, key = f"/v1/drafts/{OWNER_ROLE}", fleet.operator().headers["authorization"][-8:], new_key()
+
+    def post(path: str, **said: Any) -> Callable[[], httpx.Response]:
+        return lambda: operator.post(path, json=said)
+
+    def sent(content: bytes) -> httpx.Response:
+        """Announce a file and send it from where it was cut off."""
+        digest = hashlib.sha256(content).hexdigest()
+        begun = operator.post("/v1/blobs", json={"digest": digest, "size_bytes": len(content)})
+        if not begun.is_success or begun.json()["complete"]:
+            return begun
+        at = begun.json()["received_bytes"]
+        return operator.patch(f"/v1/blobs/{digest}", params={"offset": at}, content=content[at:])
+
+    return {
+        "make a token": post("/v1/tokens", name=f"ci {token}", role="viewer"),
+        "make an enrolment": post("/v1/enrolments", tags=["pilot"]),
+        "register": post("/v1/devices", **spare),
+        "enrol": newcomer.enrol,
+        "renew": lambda: telling.client.post("/v1/self/certificate", json={"csr": csr(key)}),
+        "inventory": lambda: telling.client.put("/v1/self/inventory", json={"arch": "x86_64", "noise": "y" * 9_000}),
+        "label": lambda: operator.put("/v1/devices/camera-7/labels", json={"tags": ["lobby"], "site": "rome"}),
+        "suspend": post("/v1/devices/camera-6/suspend", because="it smells"),
+        "resume": post("/v1/devices/camera-6/resume", because="it was the lobby"),
+        "diagnose": post("/v1/devices/camera-7/diagnostics"),
+        "upload": lambda: sent(other),
+        **{f"upload {digest[:8]}": (lambda content=content: sent(content)) for digest, content in made.files.items()},
+        "draft": lambda: put(operator, made.draft),
+        "sign": lambda: operator.post(f"{role}/signatures", json=signed),
+        "publish": lambda: operator.post("/v1/publication"),
+        "draft a rollout": lambda: operator.post("/v1/rollouts", json=document(target=f"models/acme/{SLOT}/1/release")),
+        "revoke": post("/v1/devices/camera-6/revoke", because="it burns"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "limit"])
+def test_every_operation_is_refused_whole_while_the_disk_is_full_and_done_afterwards(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "publisher"
+    folder.mkdir()
+    with crowded(folder, kind) as ways, served_fleet(folder, tables=UNBOUNDED) as fleet:
+        fleet.repository.add_release(SLOT, "1")
+        fleet.replicas[0].start()
+        telling = Telling(fleet, tmp_path)
+        answered(Newcomer(fleet, "camera-6").enrol())
+        operations = _operations(fleet, tmp_path, telling, Newcomer(fleet, "camera-9"))
+        fill, clear = ways(fleet.replicas[0].pid)
+        fill()
+        batch = 0
+        while telling.tell(batch).status_code == 200 and batch < BATCHES_LIMIT:
+            batch += 1
+        before = content(fleet.database)
+        for name, operation in operations.items():
+            answer = operation()
+            if name not in BUILT_ON_OTHERS:
+                assert (answer.status_code, "retry-after" in answer.headers) == (503, True), f"{name}: {answer.text}"
+            now = content(fleet.database)
+            assert {table for table in now if now[table] != before[table]} == set(), name
+        clear()
+        for operation in operations.values():
+            answered(operation())
+        audit = answered(fleet.operator().get("/v1/audit"))["items"]
+        published = [deed["details"]["published"] for deed in audit if deed["action"] == "publication.publish"]
+        assert published == [{OWNER_ROLE: 2}]  # also if only its record had no room
+        assert telling.tell(batch).json()["acknowledged"][0]["seq"] == (batch + 1) * BATCH_ROWS
+        assert answered(fleet.operator().get("/v1/audit/verify"))["ok"]
+        assert fleet.replicas[0].end() == 0
+        assert _rows(folder / "fleet.sqlite") == ("ok", (batch + 1) * BATCH_ROWS)
 
 
 def test_what_to_do_is_told(tmp_path: Path) -> None:

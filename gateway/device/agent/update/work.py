@@ -184,6 +184,7 @@ class Agent:
             return PollResult(None, error.reason.value, str(error))
         except FetchError as error:
             if error.kind == SUSPENDED_KIND:
+                self._software.confirm()  # the fleet knew this device and answered; what has begun goes on (0073)
                 problem = "the fleet suspended this device; it goes on with what it runs, and polls until it is resumed"
                 return PollResult(None, SUSPENDED, problem)
             expired = "" if error.status else expiry_text(self._config.fetch, self._storage.folder, system_now())

@@ -261,6 +261,11 @@ def test_an_excerpt_shows_the_line_and_marks_the_key(text: str, take: object, ex
         "credentials = two words hunter2",
         "url = mqtt://me:hun/ter2@hunter2@host",
         "hunter2",
+        "sesame = hunter2",
+        "sesame = 1 hunter2",
+        "sesame: hunter2",
+        "a.sesame = 'hunter2' x",
+        "sesame = 'hunter2'\nsesame = 'hunter2'",
     ],
 )
 def test_a_line_that_is_no_toml_shows_no_secret(text: str) -> None:
@@ -276,7 +281,7 @@ def test_a_value_in_a_message_has_no_password() -> None:
 def test_the_line_that_the_parser_reports_is_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         doc("[a]\nx = 1 2\n")
-    assert caught.value.excerpt == "    2 | x = 1 2\n      | ^^^^^^^"
+    assert caught.value.excerpt == "    2 | x = …\n      | ^^^^^"
 
 
 DOCUMENTS: st.SearchStrategy[dict[str, object]] = st.recursive(

@@ -26,3 +26,30 @@ sys.exit(run.command(argparse.Namespace(state=sys.argv[1])))
 def test_a_run_that_was_abandoned_does_not_abort_the_end(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", ABANDONED, tmp_path], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "drained\n"), ended.stderr
+
+
+HANGING = """
+import argparse, asyncio, sys, threading
+from gateway.serving import daemon
+from gateway.serving.cli import run
+
+class Daemon:
+    restart = None
+    async def run(self):
+        reading = asyncio.create_task(asyncio.to_thread(threading.Event().wait))  # as on a disk that hangs
+        await asyncio.sleep(0.2)
+        print("drained")
+
+run.THREADS_END_S = 0.1
+run._configured = lambda *_: (None, None)
+run._allow_files = lambda _: None
+daemon.Daemon = lambda *_: Daemon()
+sys.exit(run.command(argparse.Namespace(state=sys.argv[1])))
+"""
+
+
+def test_a_thread_on_a_disk_that_hangs_does_not_delay_the_end(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING, tmp_path], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "drained\n"), ended.stderr

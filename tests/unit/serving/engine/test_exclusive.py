@@ -6,8 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.common.domain.errors import VariantError
 from gateway.common.domain.selection import Candidate
+from gateway.serving.engine import exclusive, loader
 from gateway.serving.engine.exclusive import ExclusiveUse
+from tests.simulators.engine_rig import Rig, manifest
 
 
 def candidate(accelerator: str, runtime: str = "litert") -> Candidate:
@@ -63,3 +66,26 @@ def test_other_accelerators_are_never_held() -> None:
     opened = session()
     assert use.opened(cpu, "door/1", lambda: opened) is opened
     assert use.obstacle(cpu) == use.obstacle(candidate("coral-usb", "unknown")) == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("tried", [False, True])
+async def test_an_opening_that_hangs_holds_the_accelerator_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    monkeypatch.setattr(exclusive, "_exclusive", lambda _: "coral-usb")
+    monkeypatch.setattr(loader, "TURN_S", 0.05)
+    rig = Rig()
+    rig.runtime.gate.clear()
+    first = asyncio.create_task(rig.stage(manifest("door")))
+    try:
+        await asyncio.to_thread(rig.runtime.opening.acquire)
+        rig.verdicts.broken = not tried
+        with pytest.raises(VariantError, match=r"coral-usb is held by door/1, (whose|and)") as refused:
+            await asyncio.wait_for(rig.stage(manifest("gate")), 30)
+        assert refused.value.transient
+        assert rig.tried == ["a"]
+    finally:
+        rig.runtime.gate.set()
+        await first
+        await rig.repository.close()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
+from gateway.serving.domain.shares import RefusalReason
 from gateway.serving.frontends.connections import FRUITLESS_S, GIVE_WAY_BURST, GIVE_WAY_S, ConnectionPlaces
 from gateway.serving.frontends.peer import Peer
 from gateway.serving.frontends.pools import Pools
@@ -104,6 +107,18 @@ def test_the_oldest_half_open_one_gives_way_if_no_one_is_idle() -> None:
     held[1].half_open = held[2].half_open = True
     entered(connections, NORTH, 1)
     assert [each.gone for each in held] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("for_calls", [False, True])
+def test_half_open_ones_of_the_caller_with_most_give_way_before_an_own_one(for_calls: bool) -> None:
+    """A caller that a busy machine delays is half-open for a moment, and must not lose that to another of its own."""
+    connections = places(caller_percent=80, local_percent=0)
+    most, own = entered(connections, NORTH, 8, idle=False), entered(connections, SOUTH, 2, idle=False)
+    for each in (*most, *own):
+        each.half_open = True
+    for refused, count in ((SOUTH, [1, 0]), (NORTH, [2, 0])):
+        assert connections.make_room(refused.share_key, False, RefusalReason.TOTAL, half_open=for_calls)
+        assert [sum(each.gone for each in held) for held in (most, own)] == count
 
 
 def test_half_open_ones_of_many_addresses_give_way_to_another_address_of_their_network() -> None:
