@@ -91,10 +91,11 @@ class DirectLoop(asyncio.SelectorEventLoop):
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a program's main coroutine as `asyncio.run` does, on a `DirectLoop` from Python 3.11 on."""
-    if sys.version_info < (3, 11):
+    if sys.version_info >= (3, 11):
+        with asyncio.Runner(loop_factory=DirectLoop) as runner:
+            return runner.run(main)
+    else:
         return asyncio.run(main)
-    with asyncio.Runner(loop_factory=DirectLoop) as runner:
-        return runner.run(main)
 
 
 def _descriptor(fileobj: Any) -> int:

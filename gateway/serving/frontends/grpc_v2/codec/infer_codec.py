@@ -34,7 +34,7 @@ from gateway.serving.frontends.grpc_v2.codec.templates import (
     shape_of,
     template_of,
 )
-from gateway.serving.frontends.grpc_v2.framing import Encoded, prefixed
+from gateway.serving.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
 from gateway.serving.frontends.regions import Regions
 
 PATTERNS_LIMIT = 256
@@ -77,7 +77,8 @@ class InferCodec:
     def find(self, raw: Raw) -> Known | None:
         """Return the pattern that a message fits, and its id, or None if its like is unknown."""
         for layout, patterns in self._layouts.get(len(raw), ()):
-            pattern = patterns.get(layout.key(raw))
+            key = raw[layout.fixed[0]] if len(layout.fixed) == 1 else layout.key(raw)
+            pattern = patterns.get(key if type(key) is bytes else bytes(key))
             if pattern is not None:
                 try:
                     return pattern, layout.ident(raw) if layout.id[1] else ""
@@ -109,6 +110,8 @@ class InferCodec:
         if template is None:
             template = template_of(form)
             self._remember_template(form, template)
+        if len(contents) == 1 and not ident:
+            return [template.anonymous, contents[0]], template.size + PREFIX.size
         return template.fill(ident, contents)
 
     def lead(self, total: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.common.domain.tensor import CONVERTED, Array
 from gateway.serving.domain.infer import InferResponse, ResponseForm
@@ -18,6 +18,8 @@ IN_PLACE_BYTES = 16 * 1024
 """Size from which outputs are sent in place; smaller ones are copied into one piece with the bytes around them."""
 ID_FIELD, RAW_FIELD = 3, 6
 """Numbers of `id` and `raw_output_contents` in ModelInferResponse."""
+ID_HEADERS = tuple(field_header(ID_FIELD, length) for length in range(128))
+"""Tag and length of an id, by its length: ids differ with each request."""
 
 
 @dataclass(slots=True)
@@ -33,23 +35,25 @@ class Template:
     size: int
     anonymous: bytes
     plain: bool
+    between: tuple[bytes, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note what follows each content."""
+        self.between = (*self.before[1:], b"")
 
     def fill(self, ident: str, contents: Iterable[Piece]) -> Encoded:
         """Return the message of a response that fits, with these contents of its outputs."""
         size = self.size
         if ident:
             coded = ident.encode()
-            field = field_header(ID_FIELD, len(coded)) + coded
-            size += len(field)
-            pieces: list[Piece] = [PREFIX.pack(0, size), self.start, field, self.before[0]]
+            length = len(coded)
+            header = ID_HEADERS[length] if length < len(ID_HEADERS) else field_header(ID_FIELD, length)
+            size += len(header) + length
+            pieces: list[Piece] = [PREFIX.pack(0, size), self.start, header, coded, self.before[0]]
         else:
             pieces = [self.anonymous]
-        behind = self.before[1:]
-        for content in contents:
-            pieces.append(content)
-            if behind:
-                pieces.append(behind[0])
-                behind = behind[1:]
+        for content, behind in zip(contents, self.between):  # noqa: B905  each has one
+            pieces += (content, behind)
         return pieces, size + PREFIX.size
 
 

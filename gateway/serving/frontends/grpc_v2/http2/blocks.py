@@ -30,7 +30,7 @@ SIZE_FACTOR = 4
 class Blocks:
     """Decoder of field blocks with a memory of known ones.
 
-    `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
+    `known`: parsed headers and announced bytes by block, as `parsed` returns them. `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Blocks:
     ) -> None:
         self._limits, self._parse, self._names, self._meter = limits, parse, names, meter or Meter()
         self._decoder = Decoder(limits.max_header_bytes, self._meter)
-        self._known: dict[bytes, tuple[Any, int | None]] = {}
+        self.known: dict[bytes, tuple[Any, int | None]] = {}
         self._essences: dict[Headers, Any] = {}
         self.unfinished = False
         self._stream = self._flags = self._continuations = 0
@@ -70,7 +70,7 @@ class Blocks:
         Return None if its list is too large. Raises as `parse` and `content_length` do.
         """
         self._meter.ns += BLOCK_NS
-        known = self._known.get(block)
+        known = self.known.get(block)
         if known is not None:
             return known
         headers = self.skim(block)
@@ -80,7 +80,7 @@ class Blocks:
         parsed = self._read(headers)
         known = parsed, content_length(headers)
         if not (self._decoder.changed or len(block) > KNOWN_BLOCK_BYTES or _refuses(parsed)):
-            _remember(self._known, block, known)
+            _remember(self.known, block, known)
         return known
 
     def _read(self, headers: Headers) -> Any:
@@ -101,14 +101,14 @@ class Blocks:
 
     def forget_parsed(self) -> None:
         """Forget all parsed headers: something on which they depend, apart from their fields, has changed."""
-        self._known.clear()
+        self.known.clear()
         self._essences.clear()
 
     def skim(self, block: bytes) -> Headers | None:
         """Update the table by a block, and return the block's fields."""
         headers = self._decoder.decode(block)
         if self._decoder.changed:
-            self._known.clear()
+            self.known.clear()
         return headers
 
 

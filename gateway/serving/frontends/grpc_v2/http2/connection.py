@@ -194,23 +194,32 @@ class Http2Connection:
 
     def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
         """Process a new stream's HEADERS with its whole body, as if one by one. Return the bytes used, or 0."""
-        body = place + frames.HEADER_BYTES + length
+        body, meter, blocks, streams = place + frames.HEADER_BYTES + length, self.meter, self._blocks, self.streams
         found = frames.whole_body(data, body, number)
-        opens = number > self._last_stream and number & 1 and self._controls.settled and not self._blocks.unfinished
+        opens = number > self._last_stream and number & 1 and self._controls.settled and not blocks.unfinished
         if found is None or not opens or length > self._most_block_bytes:
             return 0
-        self.meter.ns += work.FRAME_NS + work.STREAM_NS
+        meter.ns += work.FRAME_NS + work.STREAM_NS
         self._last_stream = number
-        stream = self._open(number, bytes(data[body - length : body]), ended=False)
-        if stream is None:
-            return body - place
+        block = bytes(data[body - length : body])
+        known = blocks.known.get(block)
+        if known is None or self.draining or len(streams) >= self._limits.max_streams:
+            stream = self._open(number, block, ended=False)
+            if stream is None:
+                return body - place
+        else:  # the usual case of `_open`
+            meter.ns += work.BLOCK_NS
+            limits, sender = self._limits, self.sender
+            streams[number] = stream = Stream(
+                number, known[0], self._now_ns, limits.stream_window_bytes, sender.initial_window, known[1]
+            )
         begin, stop, widened = found
         size = stop - begin
-        fits = size <= self._most_at_once and stream.announced in {None, size}
-        if not (fits and self._widen_new(stream, widened)):
+        fits = size <= self._most_at_once and (stream.announced is None or stream.announced == size)
+        if not fits or (widened and not self._widen_new(stream, widened)):
             self._events.append(StreamOpened(stream, ended=False))
             return body - place
-        self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
+        meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if again := self._window.spend(size):
             self.sender.send_control(frames.window_frame(0, again))
         stream.state = PEER_DONE
@@ -218,9 +227,7 @@ class Http2Connection:
         return stop - place
 
     def _widen_new(self, stream: Stream, increment: int) -> bool:
-        """Process a WINDOW_UPDATE of a new stream (0: none). Return False, with nothing done, if it is too wide."""
-        if not increment:
-            return True
+        """Process a WINDOW_UPDATE of a new stream. Return False, with nothing done, if it is too wide."""
         if stream.send_window + increment > frames.LARGEST_WINDOW:
             return False
         self.meter.ns += work.FRAME_NS
@@ -333,8 +340,7 @@ class Http2Connection:
             self._refuse(number, Code.PROTOCOL_ERROR)
         else:
             windows = self._limits.stream_window_bytes, self.sender.initial_window
-            self.streams[number] = stream = Stream(number, known[0], self._now_ns, *windows)
-            stream.announced = known[1]
+            self.streams[number] = stream = Stream(number, known[0], self._now_ns, *windows, known[1])
             return stream
         return None
 
@@ -396,7 +402,10 @@ class Http2Connection:
     def _end_sent(self, stream: Stream) -> None:
         if stream.state == OPEN:  # the rest of the request is not wanted, and the response stands (section 8.1)
             self._send_reset(stream.id, Code.NO_ERROR)
-        self._close(stream, WE_END)
+        stream.state = MOVES[stream.state][WE_END]
+        del self.streams[stream.id]
+        if stream.waiting is not None:
+            self.sender.forget(stream)
 
     def _send_reset(self, number: int, code: Code) -> None:
         self._closed_by_us.add(number)

@@ -30,7 +30,7 @@ DEFAULT_TABLE = 4096
 """Bytes of a header table before SETTINGS change it."""
 NO_TABLE = b"\x20"
 """Dynamic table size update to 0 (RFC 7541, section 6.3)."""
-_stream_number = UINT32.pack
+_stream_number, _first_bytes = UINT32.pack, LENGTH_TYPE_FLAGS.pack
 
 
 class FieldBlock:
@@ -91,8 +91,7 @@ class Sender:
                 self.data(stream, piece)
             self.end(stream, end.payload)
             return
-        number = _stream_number(stream.id)
-        data = LENGTH_TYPE_FLAGS.pack(size >> 16, size & 0xFFFF, DATA, 0)
+        number, data = _stream_number(stream.id), _first_bytes(size >> 16, size & 0xFFFF, DATA, 0)
         self.out.append(
             b"".join((start.begins, number, start.payload, data, number, *body, end.ends, number, end.payload))
         )

@@ -54,6 +54,7 @@ class GrpcConnection(SocketProtocol):
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self.incoming, self.buffer, self.submission = server.incoming, server.buffer, server.submission
         self._most_bytes, self.write_ahead = server.settings.max_message_bytes, WriteAhead()
+        self._infer = server.infer
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._now_ns = self.received_ns = self._made_ns = 0
 
@@ -89,9 +90,10 @@ class GrpcConnection(SocketProtocol):
 
     def receive(self, data: memoryview) -> int:
         """Implement `SocketProtocol.receive`."""
+        h2 = self._h2
         self._now_ns = now_ns = time.monotonic_ns()
-        for event in self._h2.receive(data, now_ns):
-            if isinstance(event, RequestReceived):
+        for event in h2.receive(data, now_ns):
+            if type(event) is RequestReceived:
                 self._requested(event)
             elif isinstance(event, DataReceived):
                 self._received(event)
@@ -100,12 +102,15 @@ class GrpcConnection(SocketProtocol):
             elif isinstance(event, StreamDropped):
                 self._cancel_call(event.stream)
             elif event.payload == DRAINED:
-                self._h2.drain()
-        self.flush()
-        self.received_ns, self.behind = now_ns, self._h2.behind
+                h2.drain()
+        if h2.sender.out or h2.failed or h2.draining or h2.sender.waiting_bytes != self.load.waiting_bytes:
+            self.flush()
+        if self.write_ahead.waiting:
+            self.write_ahead.wake()
+        self.received_ns, self.behind = now_ns, h2.behind
         if self._timeouts.was_idle:
             self._timeouts.wake()
-        return self._h2.meter.ns
+        return h2.meter.ns
 
     def pause_writing(self) -> None:
         """Stop reading while the peer takes nothing: the waiting bytes would grow."""
@@ -124,7 +129,10 @@ class GrpcConnection(SocketProtocol):
         if type(headers) is RequestHeaders and headers.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
-                self._start(stream, payload[PREFIX.size :], lent=True)
+                if headers.rpc is not self._infer or size > WHOLE_BYTES:
+                    self._start(stream, payload[PREFIX.size :], lent=True)
+                else:
+                    self._infer_small(stream, bytes(payload[PREFIX.size :]), lent=True)
                 return
         self._opened(StreamOpened(stream, ended=False))
         self._received(DataReceived(stream, (payload,), ended=True))
@@ -156,18 +164,27 @@ class GrpcConnection(SocketProtocol):
             self._start(stream, message.content, lent=False)
 
     def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
-        headers, server = stream.headers, self._server
-        if headers.rpc is not server.infer:
+        if stream.headers.rpc is not self._infer:
             self._call(stream, content, lent=lent)
-            return
-        raw = bytes(content) if (small := len(content) <= WHOLE_BYTES) else content
+        elif len(content) <= WHOLE_BYTES:
+            self._infer_small(stream, bytes(content), lent=lent)
+        else:
+            try:
+                known = self.submission.find(content)
+            except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
+                self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
+                return
+            self._submit(stream, content, known, lent=lent)
+
+    def _infer_small(self, stream: Stream, raw: bytes, *, lent: bool) -> None:
+        headers, submission = stream.headers, self.submission
         try:
-            known = self.submission.find(raw)
-            if small and known is not None and not self.load.waiting_bytes:
-                ends_ns = headers.ends_ns(stream.opened_ns)
-                if self.submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
+            known = submission.find(raw)
+            if known is not None and not self.load.waiting_bytes:
+                ends_ns = None if headers.timeout_ns is None else headers.ends_ns(stream.opened_ns)
+                if submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
                     return
-        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
+        except Exception as error:  # noqa: BLE001 - as in `_start`
             self.end_with_error(stream, unexpected(error, headers.rpc.path))
             return
         self._submit(stream, raw, known, lent=lent)
@@ -257,9 +274,9 @@ class GrpcConnection(SocketProtocol):
 
     def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
-        stream, _, (_, ident) = token
+        stream = token[0]
         try:
-            pieces, size = self.submission.encode_raw(form, ident, contents)
+            pieces, size = self.submission.encode_raw(form, token[2][1], contents)
         except Exception as error:  # noqa: BLE001 - as in `answer`
             self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
         else:
@@ -279,7 +296,8 @@ class GrpcConnection(SocketProtocol):
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
         if sender.waiting_bytes != self.load.waiting_bytes:
             self.load.count_waiting(sender.waiting_bytes)
-        self.write_ahead.wake()
+        if self.write_ahead.waiting:
+            self.write_ahead.wake()
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
 

@@ -302,9 +302,10 @@ class SocketTransport(asyncio.Transport):
             work_ns = self._process(NOTHING) if self.kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
-        if self._protocol.behind != self.kept_bytes and not self._gone:
-            self._sockets.kept_bytes += self._protocol.behind - self.kept_bytes
-            self.kept_bytes = self._protocol.behind
+        behind = self._protocol.behind
+        if behind != self.kept_bytes and not self._gone:
+            self._sockets.kept_bytes += behind - self.kept_bytes
+            self.kept_bytes = behind
         return work_ns
 
     def _fail(self, error: Exception) -> None:
