@@ -91,7 +91,11 @@ class AnswerDelivery:
         uncounted.append((run[0], came_ns, run[2], run[3], run[4], run[5], time.monotonic_ns()))
         if len(uncounted) >= UNCOUNTED_RUNS:
             self.count_raw()
-        self._flush(sinks)
+        for sink in sinks:
+            try:
+                sink.flush()
+            except Exception as error:  # noqa: BLE001  as in `_answer`
+                self.report_failure(f"flushing: {type(error).__name__}: {error}")
 
     def count_raw(self) -> None:
         """Add the raw runs since the last call to the statistics."""

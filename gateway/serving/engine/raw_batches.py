@@ -61,14 +61,19 @@ class OpenRawBatch:
     def add(self, sink: RawSink, token: Any, contents: Sequence[Raw], now_ns: int, ends_ns: int | None) -> bool:
         """Implement `RawBatch.add`."""
         entries = self.entries
-        if len(entries) >= self.limit or self._queue.length or (ends_ns is not None and ends_ns <= now_ns):
+        if len(entries) >= self.limit or self._queue.length:
             return False
-        if not entries:
-            self.ends_ns = NEVER_NS
-            self._ready(self)
-        entries.append((sink, token, contents, now_ns))
-        if ends_ns is not None and ends_ns < self.ends_ns:
+        if ends_ns is None:
+            if not entries:
+                self.ends_ns = NEVER_NS
+                self._ready(self)
+        elif ends_ns <= now_ns:
+            return False
+        elif not entries or ends_ns < self.ends_ns:
             self.ends_ns = ends_ns
+            if not entries:
+                self._ready(self)
+        entries.append((sink, token, contents, now_ns))
         return True
 
     def close(self) -> None:

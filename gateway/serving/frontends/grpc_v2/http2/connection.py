@@ -41,6 +41,7 @@ from gateway.serving.frontends.grpc_v2.http2.streams import (
 )
 
 ParseHeaders = Callable[[Headers], Any]
+_read_header, _read_uint32 = frames.HEADER.unpack_from, frames.UINT32.unpack_from
 
 
 class Http2Connection:
@@ -86,7 +87,10 @@ class Http2Connection:
         if self.failed is None:
             try:
                 self._reader.read(data, self)
-                self._guard.work(now_ns, meter.ns)
+                guard = self._guard
+                guard.work_ns += meter.ns
+                if guard.work_ns > guard.most_work_ns:
+                    guard.check_work(now_ns)
                 if self.sender.unread_bytes:
                     self._guard.unread(self.sender.unread_bytes)
                 self.behind = self._reader.behind
@@ -97,7 +101,8 @@ class Http2Connection:
     def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
         """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
         if stream.state != CLOSED:
-            self._guard.answered(self._now_ns)
+            guard = self._guard
+            guard.work_ns, guard.answered_ns = 0, self._now_ns
             self.sender.respond(stream, start, body, size, end)
 
     def begin(self, stream: Stream, start: FieldBlock) -> None:
@@ -109,7 +114,7 @@ class Http2Connection:
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes; bytes beyond the windows wait (`waiting_bytes`)."""
         if stream.state != CLOSED:
-            self._guard.answered(self._now_ns)
+            self._guard.work_ns, self._guard.answered_ns = 0, self._now_ns
             self.sender.data(stream, payload)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
@@ -194,35 +199,48 @@ class Http2Connection:
 
     def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
         """Process a new stream's HEADERS with its whole body, as if one by one. Return the bytes used, or 0."""
-        body, meter, blocks, streams = place + frames.HEADER_BYTES + length, self.meter, self._blocks, self.streams
-        found = frames.whole_body(data, body, number)
-        opens = number > self._last_stream and number & 1 and self._controls.settled and not blocks.unfinished
-        if found is None or not opens or length > self._most_block_bytes:
+        body, end, meter, blocks = place + frames.HEADER_BYTES + length, len(data), self.meter, self._blocks
+        begin, widened = body + frames.HEADER_BYTES, 0
+        if begin >= end:
             return 0
-        meter.ns += work.FRAME_NS + work.STREAM_NS
+        high, low, kind, flags, of = _read_header(data, body)
+        if kind == frames.WINDOW_UPDATE:  # gRPC's C core sends one of the stream before the body
+            widened = _read_uint32(data, begin)[0] & frames.LARGEST_WINDOW if begin + frames.UINT32.size <= end else 0
+            begin += frames.WINDOW_UPDATE_BYTES
+            if of != number or high or low != frames.UINT32.size or not widened or begin >= end:
+                return 0
+            high, low, kind, flags, of = _read_header(data, begin - frames.HEADER_BYTES)
+        size = high << 16 | low
+        if kind != frames.DATA or flags != frames.END_STREAM or of != number or not 0 < size <= end - begin:
+            return 0
+        opens = number > self._last_stream and number & 1 and self._controls.settled and not blocks.unfinished
+        if not opens or length > self._most_block_bytes:
+            return 0
         self._last_stream = number
-        block = bytes(data[body - length : body])
+        block, streams, limits = bytes(data[place + frames.HEADER_BYTES : body]), self.streams, self._limits
         known = blocks.known.get(block)
-        if known is None or self.draining or len(streams) >= self._limits.max_streams:
+        if known is None or self.draining or len(streams) >= limits.max_streams:
+            meter.ns += work.FRAME_NS + work.STREAM_NS
             stream = self._open(number, block, ended=False)
             if stream is None:
                 return body - place
         else:  # the usual case of `_open`
-            meter.ns += work.BLOCK_NS
-            limits, sender = self._limits, self.sender
-            streams[number] = stream = Stream(
-                number, known[0], self._now_ns, limits.stream_window_bytes, sender.initial_window, known[1]
-            )
-        begin, stop, widened = found
-        size = stop - begin
+            meter.ns += work.FRAME_NS + work.STREAM_NS + work.BLOCK_NS
+            sent = self.sender.initial_window
+            stream = Stream(number, known[0], self._now_ns, limits.stream_window_bytes, sent, known[1])
+            streams[number] = stream
         fits = size <= self._most_at_once and (stream.announced is None or stream.announced == size)
         if not fits or (widened and not self._widen_new(stream, widened)):
             self._events.append(StreamOpened(stream, ended=False))
             return body - place
         meter.ns += work.FRAME_NS + work.DELIVERY_NS
-        if again := self._window.spend(size):
+        window = self._window
+        if window.left - size >= window.half:
+            window.left -= size
+        elif again := window.spend(size):
             self.sender.send_control(frames.window_frame(0, again))
         stream.state = PEER_DONE
+        stop = begin + size
         self._events.append(RequestReceived(stream, data[begin:stop]))
         return stop - place
 

@@ -94,7 +94,7 @@ class GrpcConnection(SocketProtocol):
         self._now_ns = now_ns = time.monotonic_ns()
         for event in h2.receive(data, now_ns):
             if type(event) is RequestReceived:
-                self._requested(event)
+                self._requested(event.stream, event.payload)
             elif isinstance(event, DataReceived):
                 self._received(event)
             elif isinstance(event, StreamOpened):
@@ -124,15 +124,15 @@ class GrpcConnection(SocketProtocol):
         self.flush()
 
     # ---- requests --------------------------------------------------------------------------------------------------
-    def _requested(self, event: RequestReceived) -> None:
-        stream, payload, headers = event.stream, event.payload, event.stream.headers
+    def _requested(self, stream: Stream, payload: memoryview) -> None:
+        headers = stream.headers
         if type(headers) is RequestHeaders and headers.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
-                if headers.rpc is not self._infer or size > WHOLE_BYTES:
-                    self._start(stream, payload[PREFIX.size :], lent=True)
-                else:
+                if headers.rpc is self._infer and size <= WHOLE_BYTES:
                     self._infer_small(stream, bytes(payload[PREFIX.size :]), lent=True)
+                else:
+                    self._start(stream, payload[PREFIX.size :], lent=True)
                 return
         self._opened(StreamOpened(stream, ended=False))
         self._received(DataReceived(stream, (payload,), ended=True))
@@ -177,13 +177,17 @@ class GrpcConnection(SocketProtocol):
             self._submit(stream, content, known, lent=lent)
 
     def _infer_small(self, stream: Stream, raw: bytes, *, lent: bool) -> None:
-        headers, submission = stream.headers, self.submission
+        headers = stream.headers
         try:
-            known = submission.find(raw)
-            if known is not None and not self.load.waiting_bytes:
-                ends_ns = None if headers.timeout_ns is None else headers.ends_ns(stream.opened_ns)
-                if submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
-                    return
+            known = self.submission.find(raw)
+            if known is not None and (batch := known[0].batch) is not None and not self.load.waiting_bytes:
+                pattern, rights = known[0], headers.info.rights
+                if not rights.models or rights.sees(pattern.like.model):
+                    spans = pattern.spans
+                    contents = [raw[spans[0]]] if len(spans) == 1 else [raw[span] for span in spans]
+                    ends_ns = None if headers.timeout_ns is None else stream.opened_ns + headers.timeout_ns
+                    if batch.add(self, (stream, raw, known), contents, self._now_ns, ends_ns):
+                        return
         except Exception as error:  # noqa: BLE001 - as in `_start`
             self.end_with_error(stream, unexpected(error, headers.rpc.path))
             return
@@ -291,8 +295,8 @@ class GrpcConnection(SocketProtocol):
     def flush(self) -> None:
         """Implement `Sink.flush`: write all frames; close the connection after the last ones."""
         h2, sender = self._h2, self._h2.sender
-        if sender.out:
-            pieces = sender.take()
+        if pieces := sender.out:
+            sender.out = []
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
         if sender.waiting_bytes != self.load.waiting_bytes:
             self.load.count_waiting(sender.waiting_bytes)
