@@ -94,16 +94,17 @@ class BoundSession:
         engine = self._engine
         if engine is None:
             raise VariantError("the session is closed")
-        change = _contiguous if self._plain else convert
+        change = None if self._plain else convert
         feeds: dict[str, Array] = {}
         outputs: dict[str, Array] = {}
         try:
             for passage in self._into:
-                feeds[passage.port] = change(passage, inputs[passage.name])
+                array = inputs[passage.name]
+                feeds[passage.port] = change(passage, array) if change else _contiguous(array)
         except KeyError as error:
             raise VariantError(f"input {error.args[0]!r} is missing from the run") from None
-        for passage, answer in zip(self._out, engine.run(feeds, self._wanted), strict=True):
-            outputs[passage.name] = change(passage, answer)
+        for passage, array in zip(self._out, engine.run(feeds, self._wanted), strict=True):
+            outputs[passage.name] = change(passage, array) if change else _contiguous(array)
         return outputs
 
     def cancel(self) -> bool:
@@ -128,7 +129,7 @@ def _row_tensors(manifest: ModelManifest, into: Sequence[Passage], out: Sequence
     return RowTensors(inputs, {passage.port: passage.axes[0] if passage.axes else 0 for passage in out})
 
 
-def _contiguous(_: Passage, array: Array) -> Array:
+def _contiguous(array: Array) -> Array:
     """Return a contiguous array. It replaces `convert` if nothing must be converted."""
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 

@@ -87,10 +87,7 @@ class Http2Connection:
         if self.failed is None:
             try:
                 self._reader.read(data, self)
-                guard = self._guard
-                guard.work_ns += meter.ns
-                if guard.work_ns > guard.most_work_ns:
-                    guard.check_work(now_ns)
+                self._guard.work(now_ns, meter.ns)
                 if self.sender.unread_bytes:
                     self._guard.unread(self.sender.unread_bytes)
                 self.behind = self._reader.behind
@@ -101,8 +98,7 @@ class Http2Connection:
     def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
         """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
         if stream.state != CLOSED:
-            guard = self._guard
-            guard.work_ns, guard.answered_ns = 0, self._now_ns
+            self._guard.answered(self._now_ns)
             self.sender.respond(stream, start, body, size, end)
 
     def begin(self, stream: Stream, start: FieldBlock) -> None:
@@ -114,7 +110,7 @@ class Http2Connection:
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes; bytes beyond the windows wait (`waiting_bytes`)."""
         if stream.state != CLOSED:
-            self._guard.work_ns, self._guard.answered_ns = 0, self._now_ns
+            self._guard.answered(self._now_ns)
             self.sender.data(stream, payload)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
@@ -242,7 +238,24 @@ class Http2Connection:
         stream.state = PEER_DONE
         stop = begin + size
         self._events.append(RequestReceived(stream, data[begin:stop]))
-        return stop - place
+        return stop - place + (self._widen_behind(data, stop) if stop < end else 0)
+
+    def _widen_behind(self, data: memoryview, place: int) -> int:
+        """Process a WINDOW_UPDATE of the connection that follows a request, as from gRPC's C core.
+
+        Return the bytes used; 0, with nothing done, if anything else follows.
+        """
+        if len(data) - place < frames.WINDOW_UPDATE_BYTES:
+            return 0
+        high, low, kind, _, number = _read_header(data, place)
+        increment = _read_uint32(data, place + frames.HEADER_BYTES)[0] & frames.LARGEST_WINDOW
+        usual = kind == frames.WINDOW_UPDATE and low == frames.UINT32.size and not (high or number & frames.LARGEST_STREAM)
+        if not (usual and increment):
+            return 0
+        self.meter.ns += work.FRAME_NS + work.REPLY_NS
+        self._guard.window_update(self._now_ns, self.sender.frames)
+        self.sender.widen(increment)
+        return frames.WINDOW_UPDATE_BYTES
 
     def _widen_new(self, stream: Stream, increment: int) -> bool:
         """Process a WINDOW_UPDATE of a new stream. Return False, with nothing done, if it is too wide."""

@@ -31,9 +31,7 @@ class Allowance:
 class Guard:
     """Flood guards of one connection. Every method raises ProtocolError ENHANCE_YOUR_CALM above its limit.
 
-    `frames_sent` counts the HEADERS and DATA frames sent so far: work done for the peer. `work_ns`: work done for the
-    peer since its last answered call, at `answered_ns`, which pays for all work before it. Above `most_work_ns`,
-    `check_work` has to be called.
+    `frames_sent` counts the HEADERS and DATA frames sent so far: work done for the peer.
     """
 
     def __init__(self, limits: Http2Limits) -> None:
@@ -42,9 +40,9 @@ class Guard:
         self._controls = Allowance(limits.controls_burst, limits.controls_per_s)
         self._window_updates = 0
         self._sent_at_ping = self._ping_ns = self._strikes = 0
-        self.work_ns = 0
-        self.answered_ns: int | None = None
-        self.most_work_ns = limits.unanswered_work_ms * 1_000_000
+        self._work_ns = 0
+        self._answered_ns: int | None = None
+        self._most_work_ns = limits.unanswered_work_ms * 1_000_000
 
     def control(self, now_ns: int) -> None:
         """Count a frame that requests nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
@@ -65,16 +63,22 @@ class Guard:
         if size > self._limits.max_unread_bytes:
             raise _calm("replies are asked for and not read")
 
-    def check_work(self, now_ns: int) -> None:
-        """Check the work above `most_work_ns`."""
-        self.answered_ns = now_ns if self.answered_ns is None else self.answered_ns
-        since_s = (now_ns - self.answered_ns) / 1e9
-        if self.work_ns > self.most_work_ns + since_s * self._limits.unanswered_work_per_s_ms * 1e6:
-            raise _calm("much work and no call that could be answered")
+    def work(self, now_ns: int, work_ns: int) -> None:
+        """Count work that was done for the peer; `answered` pays for it."""
+        self._work_ns += work_ns
+        if self._work_ns > self._most_work_ns:
+            self._answered_ns = now_ns if self._answered_ns is None else self._answered_ns
+            since_s = (now_ns - self._answered_ns) / 1e9
+            if self._work_ns > self._most_work_ns + since_s * self._limits.unanswered_work_per_s_ms * 1e6:
+                raise _calm("much work and no call that could be answered")
+
+    def answered(self, now_ns: int) -> None:
+        """Note an answered call: it pays for all work before it."""
+        self._work_ns, self._answered_ns = 0, now_ns
 
     def refused(self) -> None:
         """Note a call that was answered by an error: it pays for the cost of such a call and no more."""
-        self.work_ns = max(0, self.work_ns - REFUSAL_PAYS_NS)
+        self._work_ns = max(0, self._work_ns - REFUSAL_PAYS_NS)
 
     def window_update(self, now_ns: int, frames_sent: int) -> None:
         """Count a WINDOW_UPDATE. Sent frames pay for some; the others count as control frames."""

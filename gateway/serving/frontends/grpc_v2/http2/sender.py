@@ -136,7 +136,8 @@ class Sender:
         self.window += increment
         if self.window > LARGEST_WINDOW:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grew over 2^31-1")
-        self.resume()
+        if self._turns:
+            self.resume()
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
         """Widen one stream's window by `increment` bytes, or narrow it. Return False above the largest window."""

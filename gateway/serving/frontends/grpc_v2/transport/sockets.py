@@ -321,9 +321,9 @@ class SocketTransport(asyncio.Transport):
         except OSError as error:
             self._end(error)
             return 0
-        if not size:
-            self._end(None)
         if self._lingering or not size:
+            if not size:
+                self._end(None)
             return 0
         work_ns = self._process(self._buffer[:size])
         self._cheap = work_ns <= size * CHEAP_NS_PER_BYTE

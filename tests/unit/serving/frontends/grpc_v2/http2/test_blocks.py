@@ -72,10 +72,10 @@ def test_what_is_remembered_is_bounded() -> None:
     subject = blocks(read)
     for number in range(10 * KNOWN_HEADERS):
         subject.parsed(encode(((b"a", b"%d" % number),)))
-        assert len(subject._known) <= KNOWN_HEADERS
+        assert len(subject.known) <= KNOWN_HEADERS
     long = encode(((b"a", b"x" * KNOWN_BLOCK_BYTES),))
     subject.parsed(long)
-    assert long not in subject._known
+    assert long not in subject.known
     assert len(subject._essences) <= KNOWN_HEADERS
 
 
