@@ -77,8 +77,8 @@ class InferCodec:
     def find(self, raw: Raw) -> Known | None:
         """Return the pattern that a message fits, and its id, or None if its like is unknown."""
         for layout, patterns in self._layouts.get(len(raw), ()):
-            key = raw[layout.fixed[0]] if len(layout.fixed) == 1 else layout.key(raw)
-            pattern = patterns.get(key if type(key) is bytes else bytes(key))
+            single = len(layout.fixed) == 1 and type(raw) is bytes
+            pattern = patterns.get(raw[layout.fixed[0]] if single else layout.key(raw))
             if pattern is not None:
                 try:
                     return pattern, layout.ident(raw) if layout.id[1] else ""

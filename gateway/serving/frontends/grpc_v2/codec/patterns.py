@@ -7,6 +7,7 @@ shared memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from gateway.serving.domain.parameters import deadline_ns, read_parameters
 from gateway.serving.domain.ports import RawBatch
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.codec.decode import read_values, sooner
-from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout
+from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout, cutter
 from gateway.serving.frontends.placement import OutputPlace, RegionSpan, read_place
 from gateway.serving.frontends.regions import Regions
 
@@ -91,8 +92,8 @@ class SharedOutput:
 class Pattern:
     """Pattern of a request. `like` is the request without tensors, id and caller.
 
-    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `spans`: contents
-    in the message. `batches`: such requests may be collected as bytes, in the engine's `batch` if there is one. A
+    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `total`: bytes of the message.
+    `cut` returns the contents in a message. `batches`: such requests may be collected as bytes, in the engine's `batch` if there is one. A
     pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
     """
 
@@ -100,8 +101,9 @@ class Pattern:
     inputs: tuple[InlineInput | SharedInput, ...]
     outputs: tuple[RequestedOutput | SharedOutput, ...]
     timeout_us: int
+    total: int
     placed: tuple[SharedInput, ...] = field(init=False)
-    spans: tuple[slice, ...] = field(init=False)
+    cut: Callable[[bytes], Sequence[Raw]] = field(init=False)
     batches: bool = field(init=False)
     batch: RawBatch | None = None
 
@@ -109,7 +111,7 @@ class Pattern:
         """Divide the inputs into those in shared memory and those in the message."""
         inline, like = [each for each in self.inputs if isinstance(each, InlineInput)], self.like
         self.placed = tuple(each for each in self.inputs if isinstance(each, SharedInput))
-        self.spans = tuple(slice(each.start, each.end) for each in inline)
+        self.cut = cutter(self.total, [(each.start, each.end) for each in inline]).unpack
         plain = not self.placed and all(each.plain for each in inline)
         self.batches = plain and not (self.outputs or self.timeout_us or like.ignored_parameters)
 
@@ -146,7 +148,7 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
     """Return the pattern of the message `sent`, parsed as `request`; None if its tensors are not raw, or empty."""
     inputs: list[InlineInput | SharedInput] = []
     spans = iter(layout.raws)
-    for each in sent.inputs:
+    for index, each in enumerate(sent.inputs):
         datatype, shape = datatype_named(each.datatype, each.name), tuple(each.shape)
         place = read_place(read_values(each.parameters, each.name), each.name)
         if place is not None and regions is not None:
@@ -154,8 +156,8 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
                 return None
             inputs.append(SharedInput(each.name, datatype, shape, place, regions))
             continue
-        start, end = next(spans, (0, 0))
         plain = datatype not in CONVERTED
+        start, end = layout.typed.get(index) or next(spans, (0, 0))
         if start == end or (not plain and (end - start > COPIED_BYTES or largely_converted(each))):
             return None
         inputs.append(InlineInput(each.name, datatype, shape, start, end, plain))
@@ -163,7 +165,8 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
     outputs = tuple(_output(each, regions) for each in request.outputs)
     travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))
     like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=travel)
-    return Pattern(like, tuple(inputs), () if len(travel) == len(outputs) else outputs, parameters.timeout_us)
+    travels = () if len(travel) == len(outputs) else outputs
+    return Pattern(like, tuple(inputs), travels, parameters.timeout_us, layout.total)
 
 
 def largely_converted(sent: Any) -> bool:

@@ -25,11 +25,10 @@ class InferSubmission:
         `token` ends with the message and what `find` returned for it.
         """
         raw, (pattern, _) = token[-2:]
-        batch, spans = pattern.batch, pattern.spans
+        batch = pattern.batch
         if batch is None or (rights.models and not rights.sees(pattern.like.model)):
             return False
-        contents = (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
-        return bool(batch.add(sink, token, contents, now_ns, ends_ns))
+        return bool(batch.add(sink, token, pattern.cut(raw), now_ns, ends_ns))
 
     def submit(
         self, sink: Sink, token: Any, content: Raw, known: Known | None, info: CallInfo, *, now_ns: int, lent: bool

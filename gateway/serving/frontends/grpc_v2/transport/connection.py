@@ -183,10 +183,8 @@ class GrpcConnection(SocketProtocol):
             if known is not None and (batch := known[0].batch) is not None and not self.load.waiting_bytes:
                 pattern, rights = known[0], headers.info.rights
                 if not rights.models or rights.sees(pattern.like.model):
-                    spans = pattern.spans
-                    contents = [raw[spans[0]]] if len(spans) == 1 else [raw[span] for span in spans]
                     ends_ns = None if headers.timeout_ns is None else stream.opened_ns + headers.timeout_ns
-                    if batch.add(self, (stream, raw, known), contents, self._now_ns, ends_ns):
+                    if batch.add(self, (stream, raw, known), pattern.cut(raw), self._now_ns, ends_ns):
                         return
         except Exception as error:  # noqa: BLE001 - as in `_start`
             self.end_with_error(stream, unexpected(error, headers.rpc.path))
