@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import Struct
 
 LENGTH_DELIMITED = 2
@@ -36,16 +36,6 @@ class RequestLayout:
     raws: tuple[Span, ...]
     fixed: tuple[slice, ...]
     typed: Mapping[int, Span]
-    parts: Struct = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Prepare the reading of the fixed bytes."""
-        object.__setattr__(self, "parts", cutter(self.total, [(part.start, part.stop) for part in self.fixed]))
-
-    def key(self, message: bytes | memoryview) -> bytes:
-        """Return the bytes that must be equal."""
-        fixed = self.fixed
-        return bytes(message[fixed[0]]) if len(fixed) == 1 else b"".join(self.parts.unpack(message))
 
     def ident(self, message: bytes | memoryview) -> str:
         """Return the id of a message that has one. Raises UnicodeDecodeError if it is no text."""

@@ -11,7 +11,7 @@ from gateway.serving.domain.infer import InferResponse, ResponseForm
 from gateway.serving.domain.sizes import check_answer
 from gateway.serving.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
-from gateway.serving.frontends.grpc_v2.framing import PREFIX, Encoded
+from gateway.serving.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
 from gateway.serving.frontends.grpc_v2.http2.sender import Piece
 
 IN_PLACE_BYTES = 16 * 1024
@@ -27,7 +27,7 @@ class Template:
     """Bytes before the id, and before each output's content.
 
     `anonymous`: all bytes before the first content if there is no id, prefix included. `size`: the message's size
-    without id. `plain`: outputs are sent as they are in memory.
+    without id. `plain`: outputs are sent as they are in memory. `described`: bytes that describe the outputs.
     """
 
     start: bytes
@@ -35,6 +35,7 @@ class Template:
     size: int
     anonymous: bytes
     plain: bool
+    described: bytes
     between: tuple[bytes, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,16 +46,27 @@ class Template:
         """Return the message of a response that fits, with these contents of its outputs."""
         size = self.size
         if ident:
-            coded = ident.encode()
-            length = len(coded)
-            header = ID_HEADERS[length] if length < len(ID_HEADERS) else field_header(ID_FIELD, length)
-            size += len(header) + length
-            pieces: list[Piece] = [PREFIX.pack(0, size), self.start, header, coded, self.before[0]]
+            field = _id_field(ident)
+            size += len(field)
+            pieces: list[Piece] = [PREFIX.pack(0, size), self.start, field, self.before[0]]
         else:
             pieces = [self.anonymous]
         for content, behind in zip(contents, self.between):  # noqa: B905  each has one
             pieces += (content, behind)
         return pieces, size + PREFIX.size
+
+    def fill_sized(self, ident: str, contents: Iterable[bytes]) -> Encoded:
+        """Return the message of a response whose contents have other sizes. Raises RequestError TOO_LARGE."""
+        pieces: list[Piece] = [self.start, _id_field(ident) if ident else b"", self.described]
+        for content in contents:
+            pieces += (field_header(RAW_FIELD, len(content)), content)
+        return prefixed(b"".join(pieces))
+
+
+def _id_field(ident: str) -> bytes:
+    coded = ident.encode()
+    length = len(coded)
+    return (ID_HEADERS[length] if length < len(ID_HEADERS) else field_header(ID_FIELD, length)) + coded
 
 
 def shape_of(response: InferResponse) -> tuple[object, ...]:
@@ -93,11 +105,12 @@ def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
         described.outputs.add(name=name, datatype=datatype.label, shape=shape)
     sizes = [math.prod(shape) * datatype.dtype.itemsize for _, datatype, shape in form.outputs]
     before = [field_header(RAW_FIELD, size) for size in sizes]
-    before = [described.SerializeToString() + before[0], *before[1:]] if before else [b""]
+    outputs = described.SerializeToString()
+    before = [outputs + before[0], *before[1:]] if before else [outputs]
     start = named.SerializeToString()
     size = len(start) + sum(len(each) for each in before) + sum(sizes)
     check_answer(size)
-    return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
+    return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain, outputs)
 
 
 def content_of(array: Array) -> Piece:

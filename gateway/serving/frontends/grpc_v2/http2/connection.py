@@ -206,7 +206,7 @@ class Http2Connection:
             if of != number or high or low != frames.UINT32.size or not widened or begin >= end:
                 return 0
             high, low, kind, flags, of = _read_header(data, begin - frames.HEADER_BYTES)
-        size = high << 16 | low
+        size: int = high << 16 | low
         if kind != frames.DATA or flags != frames.END_STREAM or of != number or not 0 < size <= end - begin:
             return 0
         opens = number > self._last_stream and number & 1 and self._controls.settled and not blocks.unfinished
