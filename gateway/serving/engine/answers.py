@@ -15,7 +15,7 @@ from gateway.common.domain.tensor import Datatype, Raw, Tensor, Tensors
 from gateway.serving.domain.infer import InferResponse, Parameter, RequestedOutput, ResponseForm
 from gateway.serving.domain.ports import RawSink, Sink
 from gateway.serving.domain.postprocess import classify
-from gateway.serving.engine.run import Entry, Ran, RawRun, Results
+from gateway.serving.engine.run import Ran, RawRun, Results
 from gateway.serving.engine.ticket import Ticket
 
 WORDS_LIMIT_CHARS = 500

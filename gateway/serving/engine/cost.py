@@ -55,7 +55,7 @@ class Cost:
     def learned_ns(self, known_ns: int, ran_ns: int) -> int:
         """Return the known cost after one more run."""
         most_ns = SAMPLE_LIMITS * self.limit_ns
-        return known_ns + ((ran_ns if ran_ns < most_ns else most_ns) - known_ns >> SAMPLE_SHIFT)
+        return known_ns + ((min(most_ns, ran_ns)) - known_ns >> SAMPLE_SHIFT)
 
     def too_costly(self, known_ns: int, *, before: bool) -> bool:
         """Return True if such a run belongs on the worker. `before`: it did until now."""

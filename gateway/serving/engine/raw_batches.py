@@ -176,7 +176,9 @@ class RawBatches:
         if contents is None:
             return None
         ended_ns = monotonic_ns()
-        self._answers.deliver_raw((form.rows, entries, began_ns, gathered_ns, ran_ns, ended_ns), batch.response, contents)
+        self._answers.deliver_raw(
+            (form.rows, entries, began_ns, gathered_ns, ran_ns, ended_ns), batch.response, contents
+        )
         return form, began_ns, ran_ns - gathered_ns, ended_ns
 
     def _cut(self, batch: OpenRawBatch, outputs: Tensors, count: int) -> Sequence[Sequence[Raw]] | None:

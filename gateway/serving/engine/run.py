@@ -14,7 +14,6 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Raw, Tensors
 from gateway.serving.domain.ports import RawSink, Session
 from gateway.serving.domain.postprocess import finish_outputs
-from gateway.serving.engine.admission import Form
 from gateway.serving.engine.queue import RunPlan
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.interpreter import Interpreter

@@ -249,7 +249,9 @@ class Http2Connection:
             return 0
         high, low, kind, _, number = _read_header(data, place)
         increment = _read_uint32(data, place + frames.HEADER_BYTES)[0] & frames.LARGEST_WINDOW
-        usual = kind == frames.WINDOW_UPDATE and low == frames.UINT32.size and not (high or number & frames.LARGEST_STREAM)
+        usual = (
+            kind == frames.WINDOW_UPDATE and low == frames.UINT32.size and not (high or number & frames.LARGEST_STREAM)
+        )
         if not (usual and increment):
             return 0
         self.meter.ns += work.FRAME_NS + work.REPLY_NS

@@ -51,7 +51,9 @@ class Streaming:
         """Time since which the only request of such a method is awaited."""
         self._begun = 0
         """Messages that the method took and has not answered."""
-        self._small = StreamRequests(connection, stream, self._again, self._answered) if stream.headers.rpc.raw else None
+        self._small = (
+            StreamRequests(connection, stream, self._again, self._answered) if stream.headers.rpc.raw else None
+        )
         self.task: asyncio.Task[None] | None = None
 
     def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:

@@ -10,12 +10,17 @@ from gateway.serving.frontends.grpc_v2.codec.protobuf import (
     FIELDS_LIMIT,
     FIXED_LIMIT_BYTES,
     RequestLayout,
+    cutter,
     field_header,
     layout_of,
     varint,
 )
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from tests.simulators.infer_messages import field
+
+
+def key(layout: RequestLayout, raw: bytes) -> bytes:
+    return b"".join(raw[part] for part in layout.fixed)
 
 
 def spans(layout: RequestLayout | None, raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -54,10 +59,11 @@ def test_id_and_tensors_are_found(ident: str, raws: list[bytes], model: str) -> 
 def test_any_bytes_have_a_layout_or_none(raw: bytes) -> None:
     layout = layout_of(raw)
     if layout is not None:
-        places = sorted([*layout.raws, *([layout.id] if layout.id[1] else [])])
+        places = sorted([*layout.raws, *layout.typed.values(), *([layout.id] if layout.id[1] else [])])
         kept = b"".join(raw[slice(*place)] for place in places)
         assert len(key(layout, raw)) + len(kept) == layout.total == len(raw)
-        assert key(layout, memoryview(raw)) == key(layout, raw)
+        cut = cutter(layout.total, [(part.start, part.stop) for part in layout.fixed])
+        assert b"".join(cut.unpack(memoryview(raw))) == key(layout, raw)
 
 
 def test_messages_that_agree_in_the_key_differ_in_nothing_else() -> None:
