@@ -10,6 +10,7 @@ import select
 import selectors
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 EVENTS_LIMIT = 256
@@ -41,10 +42,8 @@ class DirectSelector(selectors.BaseSelector):
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         """Implement `BaseSelector.unregister`: the descriptor may be closed already."""
         key = self._keys.pop(_descriptor(fileobj))
-        try:
+        with suppress(OSError):
             self.epoll.unregister(key.fd)
-        except OSError:
-            pass
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

@@ -93,8 +93,8 @@ class Pattern:
     """Pattern of a request. `like` is the request without tensors, id and caller.
 
     `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `total`: bytes of the message.
-    `cut` returns the contents in a message. `batches`: such requests may be collected as bytes, in the engine's `batch` if there is one. A
-    pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
+    `cut` returns the contents in a message. `batches`: such requests may be collected as bytes, in the engine's `batch`
+    if there is one. A pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
     """
 
     like: InferRequest

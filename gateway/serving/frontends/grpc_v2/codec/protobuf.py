@@ -27,8 +27,9 @@ Span = tuple[int, int]
 class RequestLayout:
     """Positions in a ModelInferRequest of `total` bytes: the id (an empty span: none), and each raw tensor.
 
-    `typed`: packed floats by the index of their input. `fixed` are the slices of all other bytes, including tags and lengths of id and tensors. Two messages of one length
-    with equal `fixed` bytes differ only in the contents of the id and the tensors.
+    `typed`: packed floats by the index of their input. `fixed` are the slices of all other bytes, including tags and
+    lengths of id and tensors. Two messages of one length with equal `fixed` bytes differ only in the contents of the id
+    and the tensors.
     """
 
     total: int

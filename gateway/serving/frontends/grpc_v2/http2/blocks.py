@@ -34,7 +34,8 @@ SIZE_FACTOR = 4
 class Blocks:
     """Decoder of field blocks with a memory of known ones.
 
-    `known`: parsed headers and announced bytes by block, as `parsed` returns them. `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
+    `known`: parsed headers and announced bytes by block, as `parsed` returns them. `unfinished`: a block has begun and
+    not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
     """
 
     def __init__(

@@ -195,22 +195,10 @@ class Http2Connection:
 
     def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
         """Process a new stream's HEADERS with its whole body, as if one by one. Return the bytes used, or 0."""
-        body, end, meter, blocks = place + frames.HEADER_BYTES + length, len(data), self.meter, self._blocks
-        begin, widened = body + frames.HEADER_BYTES, 0
-        if begin >= end:
-            return 0
-        high, low, kind, flags, of = _read_header(data, body)
-        if kind == frames.WINDOW_UPDATE:  # gRPC's C core sends one of the stream before the body
-            widened = _read_uint32(data, begin)[0] & frames.LARGEST_WINDOW if begin + frames.UINT32.size <= end else 0
-            begin += frames.WINDOW_UPDATE_BYTES
-            if of != number or high or low != frames.UINT32.size or not widened or begin >= end:
-                return 0
-            high, low, kind, flags, of = _read_header(data, begin - frames.HEADER_BYTES)
-        size: int = high << 16 | low
-        if kind != frames.DATA or flags != frames.END_STREAM or of != number or not 0 < size <= end - begin:
-            return 0
+        body, meter, blocks = place + frames.HEADER_BYTES + length, self.meter, self._blocks
+        found = frames.whole_body(data, body, number)
         opens = number > self._last_stream and number & 1 and self._controls.settled and not blocks.unfinished
-        if not opens or length > self._most_block_bytes:
+        if found is None or not opens or length > self._most_block_bytes:
             return 0
         self._last_stream = number
         block, streams, limits = bytes(data[place + frames.HEADER_BYTES : body]), self.streams, self._limits
@@ -225,6 +213,8 @@ class Http2Connection:
             sent = self.sender.initial_window
             stream = Stream(number, known[0], self._now_ns, limits.stream_window_bytes, sent, known[1])
             streams[number] = stream
+        begin, stop, widened = found
+        size = stop - begin
         fits = size <= self._most_at_once and (stream.announced is None or stream.announced == size)
         if not fits or (widened and not self._widen_new(stream, widened)):
             self._events.append(StreamOpened(stream, ended=False))
@@ -236,9 +226,8 @@ class Http2Connection:
         elif again := window.spend(size):
             self.sender.send_control(frames.window_frame(0, again))
         stream.state = PEER_DONE
-        stop = begin + size
         self._events.append(RequestReceived(stream, data[begin:stop]))
-        return stop - place + (self._widen_behind(data, stop) if stop < end else 0)
+        return stop - place + (self._widen_behind(data, stop) if stop < len(data) else 0)
 
     def _widen_behind(self, data: memoryview, place: int) -> int:
         """Process a WINDOW_UPDATE of the connection that follows a request, as from gRPC's C core.
@@ -249,10 +238,8 @@ class Http2Connection:
             return 0
         high, low, kind, _, number = _read_header(data, place)
         increment = _read_uint32(data, place + frames.HEADER_BYTES)[0] & frames.LARGEST_WINDOW
-        usual = (
-            kind == frames.WINDOW_UPDATE and low == frames.UINT32.size and not (high or number & frames.LARGEST_STREAM)
-        )
-        if not (usual and increment):
+        odd = kind != frames.WINDOW_UPDATE or high or low != frames.UINT32.size or number & frames.LARGEST_STREAM
+        if odd or not increment:
             return 0
         self.meter.ns += work.FRAME_NS + work.REPLY_NS
         self._guard.window_update(self._now_ns, self.sender.frames)

@@ -34,7 +34,8 @@ LENGTH_TYPE_FLAGS = struct.Struct(">BHBB")
 """Header without its stream."""
 UINT32 = struct.Struct(">I")
 TWO_UINT32 = struct.Struct(">II")
-WINDOW_UPDATE_BYTES = HEADER_BYTES + UINT32.size
+_WINDOW_UPDATE = struct.Struct(">BHBBII")
+WINDOW_UPDATE_BYTES = _WINDOW_UPDATE.size
 
 RUN_FRAMES = 64
 """Most DATA frames that are processed in one step."""
@@ -48,6 +49,28 @@ def opening(kind: int, flags: int, length: int) -> bytes:
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Return a whole frame."""
     return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def whole_body(data: memoryview, place: int, number: int) -> tuple[int, int, int] | None:
+    """Return begin, end and widening of the body of stream `number`, if it is one complete, unpadded frame at `place`.
+
+    gRPC's C core sends a WINDOW_UPDATE of the stream before it: the widening, else 0. An empty body is None, too.
+    """
+    widened, end = 0, len(data)
+    begin = place + HEADER_BYTES
+    if end > place + WINDOW_UPDATE_BYTES and data[place + 3] == WINDOW_UPDATE:
+        high, low, _, _, stream, increment = _WINDOW_UPDATE.unpack_from(data, place)
+        widened = increment & LARGEST_WINDOW
+        if stream != number or high or low != UINT32.size or not widened:
+            return None
+        begin += WINDOW_UPDATE_BYTES
+    if begin >= end:
+        return None
+    high, low, kind, flags, stream = HEADER.unpack_from(data, begin - HEADER_BYTES)
+    stop = begin + (high << 16 | low)
+    if kind != DATA or flags != END_STREAM or stream != number or not begin < stop <= end:
+        return None
+    return begin, stop, widened
 
 
 def data_run(data: memoryview, place: int, number: int, length: int, flags: int) -> tuple[list[memoryview], int, int]:

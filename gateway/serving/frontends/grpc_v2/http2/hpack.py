@@ -100,8 +100,6 @@ class Decoder:
                     self._entries.appendleft(header)
                     self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
                     self._evict()
-                elif not self._coded:
-                    self.literals.append((header[0], place - len(header[1]), place))
             size += len(header[0]) + len(header[1]) + ENTRY_BYTES
             # Beyond the limit decoding goes on, without the headers: the table must stay equal to the peer's
             # (RFC 7541, section 4), or all later blocks of the connection would be wrong.
@@ -126,6 +124,8 @@ class Decoder:
         else:
             name, place = self._string(block, place)
         value, place = self._string(block, place)
+        if bits == 4 and not self._coded:
+            self.literals.append((name, place - len(value), place))
         self._meter.ns += LITERAL_NS
         return (name, value), place
 
