@@ -193,7 +193,7 @@ class RawBatches:
                 self._batches.pop(batch.form, None)
                 return None
             shapes.append((batch.form.rows, *array.shape[1:]) if count > 1 else array.shape)
-            columns.append(_cut(array, count))
+            columns.append([array.tobytes()] if count == 1 and array.nbytes < IN_PLACE_BYTES else _cut(array, count))
         if batch.shapes != shapes:
             named = zip(batch.outputs, shapes, strict=True)
             batch.response = self._response(tuple((name, self._datatypes[name], shape) for name, shape in named))

@@ -168,14 +168,20 @@ class OnnxEngine:
         if arena.full:
             arena.free()
         try:
-            outputs = self._try(feeds, wanted)
-        except VariantError as error:
-            if not lacks_memory(error.reason):
-                raise
+            outputs = self._run(wanted, feeds, self._options)
+        except self._errors as error:
+            failure = self._failure(error)
+            if not lacks_memory(failure.reason):
+                raise failure from error
             arena.free()
-            outputs = self._try(feeds, wanted)
-        if max([output.nbytes for output in outputs]) >= LARGE_BYTES:
-            arena.free_after(outputs)
+            try:
+                outputs = self._run(wanted, feeds, self._options)
+            except self._errors as again:
+                raise self._failure(again) from again
+        for output in outputs:
+            if output.nbytes >= LARGE_BYTES:
+                arena.free_after(outputs)
+                break
         return outputs
 
     def cancel(self) -> bool:
@@ -188,12 +194,9 @@ class OnnxEngine:
         self._session = self._run = None  # type: ignore[assignment]
         self._arena.free()
 
-    def _try(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        try:
-            return self._run(wanted, feeds, self._options)
-        except self._errors as error:
-            self._options.terminate = False  # it stays set, and would end every following run
-            raise VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}") from error
+    def _failure(self, error: Exception) -> VariantError:
+        self._options.terminate = False  # it stays set, and would end every following run
+        return VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}")
 
 
 def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.SessionOptions:
