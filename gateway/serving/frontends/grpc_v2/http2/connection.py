@@ -211,8 +211,8 @@ class Http2Connection:
         else:  # the usual case of `_open`
             meter.ns += work.FRAME_NS + work.STREAM_NS + work.BLOCK_NS
             sent = self.sender.initial_window
-            stream = Stream(number, known[0], self._now_ns, limits.stream_window_bytes, sent, known[1])
-            streams[number] = stream
+            streams[number] = stream = Stream(number, known[0], self._now_ns, limits.stream_window_bytes, sent)
+            stream.announced = known[1]
         begin, stop, widened = found
         size = stop - begin
         fits = size <= self._most_at_once and (stream.announced is None or stream.announced == size)
@@ -360,7 +360,8 @@ class Http2Connection:
             self._refuse(number, Code.PROTOCOL_ERROR)
         else:
             windows = self._limits.stream_window_bytes, self.sender.initial_window
-            self.streams[number] = stream = Stream(number, known[0], self._now_ns, *windows, known[1])
+            self.streams[number] = stream = Stream(number, known[0], self._now_ns, *windows)
+            stream.announced = known[1]
             return stream
         return None
 
@@ -422,10 +423,7 @@ class Http2Connection:
     def _end_sent(self, stream: Stream) -> None:
         if stream.state == OPEN:  # the rest of the request is not wanted, and the response stands (section 8.1)
             self._send_reset(stream.id, Code.NO_ERROR)
-        stream.state = MOVES[stream.state][WE_END]
-        del self.streams[stream.id]
-        if stream.waiting is not None:
-            self.sender.forget(stream)
+        self._close(stream, WE_END)
 
     def _send_reset(self, number: int, code: Code) -> None:
         self._closed_by_us.add(number)

@@ -50,22 +50,14 @@ class Stream:
         "waiting_bytes",
     )
 
-    def __init__(  # noqa: PLR0917  positional: it is made for each request
-        self,
-        number: int,
-        headers: Any,
-        opened_ns: int,
-        receive_window: int,
-        send_window: int,
-        announced: int | None = None,
-    ) -> None:
+    def __init__(self, number: int, headers: Any, opened_ns: int, receive_window: int, send_window: int) -> None:
         self.id, self.headers, self.opened_ns = number, headers, opened_ns
         self.state, self.begun = OPEN, False
         self.receive_window, self.send_window = receive_window, send_window
         self.waiting: deque[memoryview | Ending] | None = None
         self.waiting_bytes = 0
         self.call: Any = None
-        self.announced = announced
+        self.announced: int | None = None
 
 
 class Ending:

@@ -129,10 +129,7 @@ class GrpcConnection(SocketProtocol):
         if type(headers) is RequestHeaders and headers.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
-                if headers.rpc is self._infer and size <= WHOLE_BYTES:
-                    self._infer_small(stream, bytes(payload[PREFIX.size :]), lent=True)
-                else:
-                    self._start(stream, payload[PREFIX.size :], lent=True)
+                self._start(stream, payload[PREFIX.size :], lent=True)
                 return
         self._opened(StreamOpened(stream, ended=False))
         self._received(DataReceived(stream, (payload,), ended=True))
@@ -164,29 +161,18 @@ class GrpcConnection(SocketProtocol):
             self._start(stream, message.content, lent=False)
 
     def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
-        if stream.headers.rpc is not self._infer:
-            self._call(stream, content, lent=lent)
-        elif len(content) <= WHOLE_BYTES:
-            self._infer_small(stream, bytes(content), lent=lent)
-        else:
-            try:
-                known = self.submission.find(content)
-            except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
-                self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
-                return
-            self._submit(stream, content, known, lent=lent)
-
-    def _infer_small(self, stream: Stream, raw: bytes, *, lent: bool) -> None:
         headers = stream.headers
+        if headers.rpc is not self._infer:
+            self._call(stream, content, lent=lent)
+            return
+        raw = bytes(content) if (small := len(content) <= WHOLE_BYTES) else content
         try:
             known = self.submission.find(raw)
-            if known is not None and (batch := known[0].batch) is not None and not self.load.waiting_bytes:
-                pattern, rights = known[0], headers.info.rights
-                if not rights.models or rights.sees(pattern.like.model):
-                    ends_ns = None if headers.timeout_ns is None else stream.opened_ns + headers.timeout_ns
-                    if batch.add(self, (stream, raw, known), pattern.cut(raw), self._now_ns, ends_ns):
-                        return
-        except Exception as error:  # noqa: BLE001 - as in `_start`
+            if small and known is not None and known[0].batch is not None and not self.load.waiting_bytes:
+                ends_ns = None if headers.timeout_ns is None else stream.opened_ns + headers.timeout_ns
+                if self.submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
+                    return
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.end_with_error(stream, unexpected(error, headers.rpc.path))
             return
         self._submit(stream, raw, known, lent=lent)

@@ -116,13 +116,18 @@ class Sockets:
 
     def watch(self, descriptor: int, transport: SocketTransport, events: int) -> None:
         """Call `transport` for events of a descriptor."""
-        self._epoll.register(descriptor, events)
+        self._register(descriptor, events)
         self._transports[descriptor] = transport
 
     def watch_listener(self, descriptor: int, listener: ListeningSocket) -> None:
         """Let a listener accept when connections wait."""
-        self._epoll.register(descriptor, _IN)
+        self._register(descriptor, _IN)
         self._accepting[descriptor] = listener
+
+    def _register(self, descriptor: int, events: int) -> None:
+        self._epoll.register(descriptor, events)
+        if self._direct is not None:
+            self._direct.descriptors.add(descriptor)
 
     def change(self, descriptor: int, events: int) -> None:
         """Change the events of a descriptor."""
@@ -132,6 +137,8 @@ class Sockets:
         """Stop watching a descriptor."""
         if (self._transports.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
             self._epoll.unregister(descriptor)
+            if self._direct is not None:
+                self._direct.descriptors.discard(descriptor)
 
     def call(self) -> None:
         """Serve waiting connections in the next pass of the event loop."""
@@ -181,9 +188,7 @@ class Sockets:
     def _poll(self) -> Sequence[tuple[int, int]]:
         """Return the ready sockets of this server: others may be in the same epoll."""
         ready = self._epoll.poll(0, READY_LIMIT)
-        if self._direct is None or not ready:
-            return ready
-        return [each for each in ready if each[0] in self._transports or each[0] in self._accepting]
+        return ready if self._direct is None else [each for each in ready if each[0] in self._direct.descriptors]
 
     def _has_time(self) -> bool:
         return self._left_ns > 0 and time.monotonic_ns() < self._until_ns
