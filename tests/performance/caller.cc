@@ -1,7 +1,8 @@
 // Load by a real gRPC client: C-core's C++ API with one completion queue, one thread, no protobuf.
 //
-//   caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS     BODY: a file with one serialized request message;
-//                                                           CALLS are kept in flight on each of CONNECTIONS
+//   caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS [VARY]   BODY: a file with one serialized request message;
+//                                                                CALLS are kept in flight on each of CONNECTIONS;
+//                                                                VARY: id or traceparent, another with each call
 //
 // Writes JSON: requests, per_s, p50_us, p99_us, load_busy. A call that fails ends it with exit code 1 and the status.
 #include <grpcpp/generic/generic_stub.h>
@@ -23,6 +24,8 @@
 
 using Clock = std::chrono::steady_clock;
 
+std::string message, vary;
+
 struct Call {
   grpc::GenericStub* stub;
   std::optional<grpc::ClientContext> context;
@@ -32,10 +35,22 @@ struct Call {
   Clock::time_point began;
 
   void start(const std::string& method, const grpc::ByteBuffer& request, grpc::CompletionQueue* queue) {
+    static unsigned number;
     context.emplace();
     reply.Clear();
+    char text[56];
+    if (vary == "traceparent") {
+      std::snprintf(text, sizeof text, "00-%032x-%016x-01", ++number, number);
+      context->AddMetadata("traceparent", text);
+    }
     began = Clock::now();
-    reader = stub->PrepareUnaryCall(&*context, method, request, queue);
+    if (vary == "id") {  // field 3 before the others, which protobuf takes in any order
+      std::snprintf(text, sizeof text, "\x1a\x10%016x", ++number);
+      const grpc::Slice named(text + message);
+      reader = stub->PrepareUnaryCall(&*context, method, grpc::ByteBuffer(&named, 1), queue);
+    } else {
+      reader = stub->PrepareUnaryCall(&*context, method, request, queue);
+    }
     reader->StartCall();
     reader->Finish(&reply, &status, this);
   }
@@ -87,9 +102,11 @@ std::vector<double> drive(const std::vector<std::unique_ptr<Call>>& calls, const
 }
 
 int main(int count, char** words) {
-  if (count != 7) return std::fputs("usage: caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS\n", stderr), 2;
+  if (count < 7) return std::fputs("usage: caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS [VARY]\n", stderr), 2;
   std::ifstream file(words[3], std::ios::binary);
-  const grpc::Slice body(std::string{std::istreambuf_iterator<char>(file), {}});
+  message = std::string{std::istreambuf_iterator<char>(file), {}};
+  vary = count > 7 ? words[7] : "";
+  const grpc::Slice body(message);
   const grpc::ByteBuffer request(&body, 1);
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
   const auto calls = connect(words[1], std::atoi(words[5]), std::atoi(words[6]), stubs);

@@ -50,18 +50,23 @@ class Posting:
     warm_up_s: int = 0
 
 
-def request(folder: Path, network: Network, region: str = "", rows: int = 1) -> Body:
-    """Return `rows` equal rows for `network`; with `region`, a reference to shared memory instead of the tensor."""
+def request(folder: Path, network: Network, region: str = "", rows: int = 1, *, typed: bool = False) -> Body:
+    """Return `rows` equal rows for `network`; with `region`, a reference to shared memory instead of the tensor.
+
+    `typed`: floats in InferTensorContents.
+    """
     row = np.repeat(network.row(), rows, axis=0)
     made = message("inference.ModelInferRequest")(model_name=network.name)
     tensor = made.inputs.add(name=network.input, datatype=network.datatype, shape=row.shape)
     if region:
         tensor.parameters["shared_memory_region"].string_param = region
         tensor.parameters["shared_memory_byte_size"].int64_param = row.nbytes
+    elif typed:
+        tensor.contents.fp32_contents.extend(row.ravel().tolist())
     else:
         made.raw_input_contents.append(row.tobytes())
     content = made.SerializeToString()
-    file = folder / f"{network.name}{'-' if region else ''}{region}-{rows}.grpc"
+    file = folder / f"{network.name}{'-' if region else ''}{region}-{rows}{'-typed' * typed}.grpc"
     file.write_bytes(b"\0" + len(content).to_bytes(4, "big") + content)
     return Body(file, content)
 
@@ -144,11 +149,14 @@ def ask_once(server: Server, body: Body, *, unix: bool = False, roots: bytes = b
             raise SystemExit(f"{server.name} refused a request: {error}") from error
 
 
-def call(server: Server, body: Body, seconds: float, *, connections: int, calls: int) -> Figures:
-    """Keep `calls` in flight on each of `connections` of gRPC's C++ client; return its figures."""
+def call(server: Server, body: Body, seconds: float, *, connections: int, calls: int, vary: str = "") -> Figures:
+    """Keep `calls` in flight on each of `connections` of gRPC's C++ client; return its figures.
+
+    `vary`: "id" or "traceparent", another with each call.
+    """
     file = body.file.with_suffix(".message")
     file.write_bytes(body.message)
-    words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls)]
+    words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls), vary]
     return dict(json.loads(said([str(cpp.caller()), *words], LOAD_CORE, seconds + WAIT_S)))
 
 

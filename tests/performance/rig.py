@@ -54,9 +54,9 @@ class Rig:
             self._running[name, tls] = started
         return self._running[name, tls]
 
-    def body(self, model: str, region: str = "", *, rows: int = 1) -> Body:
-        """Return one request of one row, or of several."""
-        return load.request(self.folder, self.networks[model], region, rows)
+    def body(self, model: str, region: str = "", *, rows: int = 1, typed: bool = False) -> Body:
+        """Return one request of one row, or of several; `typed`: in InferTensorContents."""
+        return load.request(self.folder, self.networks[model], region, rows, typed=typed)
 
     def _certificate(self) -> Path:
         """Return the path without suffix of a certificate of `localhost`, by an authority of this run.

@@ -49,7 +49,7 @@ def all_steps(chosen: Sequence[str]) -> list[Step]:
     gateways = [name for name in chosen if name not in {PLAIN, CPP}]
     python = [name for name in chosen if name != CPP]
     return [
-        *_model(TINY, (1, 8, 32), chosen),
+        *_model(TINY, (1, 8, 32, 256), chosen),
         *_model(COSTLY, (1, 2, 8, 32), chosen),
         *_cores(gateways[:1]),
         *_model(SHIPPED, (8,), gateways),
@@ -114,31 +114,44 @@ def _posting(
     *,
     connections: int,
     rows: int = 1,
+    typed: bool = False,
     tls: bool = False,
     unix: bool = False,
     headers: tuple[str, ...] = (),
 ) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server = rig.server(row.server, tls=tls)
-        return single(rig.post(Posting(server, rig.body(row.model, rows=rows), connections, unix, headers)))
+        return single(
+            rig.post(Posting(server, rig.body(row.model, rows=rows, typed=typed), connections, unix, headers))
+        )
 
     return Step(row, measure, (row.model,))
 
 
 def _clients(chosen: Sequence[str]) -> Iterator[Step]:
-    """Yield steps of C-core by its C++ API: 8 and 32 connections with one call each, and one that carries 32 calls."""
-    for connections, calls in ((8, 1), (32, 1), (1, 32)):
-        what = _counted(connections) + (f" with {calls} calls" if calls > 1 else "")
+    """Yield steps of C-core by its C++ API: one call on each connection, one connection with 32, calls that differ."""
+    for connections, calls, vary in (
+        (1, 1, ""),
+        (8, 1, ""),
+        (32, 1, ""),
+        (1, 32, ""),
+        (8, 1, "id"),
+        (8, 1, "traceparent"),
+    ):
+        what = _counted(connections) + (f" with {calls} calls" if calls > 1 else "") + (vary and f", distinct {vary}")
         for name in chosen:
-            yield _called(Row("real gRPC client, tiny model", what, name, TINY), connections, calls)
+            yield _called(Row("real gRPC client, tiny model", what, name, TINY), connections, calls, vary)
 
 
-def _called(row: Row, connections: int, calls: int) -> Step:
+def _called(row: Row, connections: int, calls: int, vary: str) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server, body = rig.server(row.server), rig.body(row.model)
         cpp.caller()
         return single(
-            rig.costed(server, lambda: [load.call(server, body, rig.seconds, connections=connections, calls=calls)])
+            rig.costed(
+                server,
+                lambda: [load.call(server, body, rig.seconds, connections=connections, calls=calls, vary=vary)],
+            )
         )
 
     return Step(row, measure, (row.model,))
@@ -182,8 +195,13 @@ def _varied(chosen: Sequence[str], secured: Sequence[str]) -> Iterator[Step]:
     for name in chosen:
         row = Row(table, "constant deadline of 1 s", name, TINY)
         yield _posting(row, connections=VARIED_CONNECTIONS, headers=("grpc-timeout: 1S",))
+    for name in chosen:
+        if name in {PLAIN, CPP}:  # they read raw contents only
+            continue
+        yield _posting(Row(table, "typed contents", name, TINY), connections=VARIED_CONNECTIONS, typed=True)
     for name in secured:
         yield _posting(Row(table, "TLS", name, TINY), connections=VARIED_CONNECTIONS, tls=True)
+        yield _posting(Row(table, "TLS, 1 connection", name, TINY), connections=1, tls=True)
 
 
 def _wired(row: Row, vary: str) -> Step:

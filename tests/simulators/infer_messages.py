@@ -71,6 +71,9 @@ def respelled(draw: st.DrawFn, sent: Any) -> Any:
     other = type(sent).FromString(sent.SerializeToString())
     for index, raw in enumerate(sent.raw_input_contents):
         other.raw_input_contents[index] = draw(st.binary(min_size=len(raw), max_size=len(raw)))
+    for described in other.inputs:
+        for width, values in ((32, described.contents.fp32_contents), (64, described.contents.fp64_contents)):
+            values[:] = draw(st.lists(st.floats(width=width), min_size=len(values), max_size=len(values)))  # type: ignore[arg-type]
     if sent.id.isascii():
         other.id = draw(st.text(st.characters(max_codepoint=127), min_size=len(sent.id), max_size=len(sent.id)))
     return other

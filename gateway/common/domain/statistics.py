@@ -174,6 +174,37 @@ class ServableStatistics:
         batch.compute_infer.add(times.infer_ns)
         batch.compute_output.add(times.output_ns)
 
+    def count_inline(self, runs: Sequence[tuple[int, list[int], int, int, int, int, int]], epoch_ns: int) -> None:
+        """Count runs on the event loop as `answered` and `executed` do.
+
+        Each run: rows of a request; when its requests came, it began, was gathered, had run, ended, was answered.
+        `epoch_ns`: wall clock at 0 of the monotonic clock, on which the times are.
+        """
+        requests = rows_run = waited = inputs = infers = outputs = 0
+        for rows, came_ns, began, gathered, ran, ended, answered in runs:
+            count = len(came_ns)
+            rows_run += rows * count
+            requests += count
+            waited += began * count - sum(came_ns)
+            inputs += (gathered - began) * count
+            infers += (ran - gathered) * count
+            outputs += (ended - ran) * count
+            self.success.ns += answered * count - sum(came_ns)
+            self.latency.add(came_ns, answered)
+            batch = self.batches.get(rows * count) or self.batch(rows * count)
+            batch.compute_input.add(gathered - began)
+            batch.compute_infer.add(ran - gathered)
+            batch.compute_output.add(ended - ran)
+        self.success.count += requests
+        self.inferences += rows_run
+        self.executions += len(runs)
+        self.lanes["inline"] = self.lanes.get("inline", 0) + len(runs)
+        self.last_inference_ms = (epoch_ns + ended) // 1_000_000
+        self.queue.add(waited, requests)
+        self.compute_input.add(inputs, requests)
+        self.compute_infer.add(infers, requests)
+        self.compute_output.add(outputs, requests)
+
     def abandoned(self, after_ns: int) -> None:
         """Count one request that its caller cancelled `after_ns` after it came."""
         self.drop("cancelled")

@@ -250,9 +250,10 @@ def decoded_bytes(datatype: Datatype, count: int) -> int:
 def encode_bytes(array: Array) -> bytes:
     """Return length-prefixed elements in C order; str elements are encoded as UTF-8."""
     parts: list[bytes] = []
-    for element in array.ravel():
+    length = struct.Struct("<I").pack
+    for element in array.ravel().tolist():
         content = element.encode() if isinstance(element, str) else bytes(element)
-        parts += (struct.pack("<I", len(content)), content)
+        parts += (length(len(content)), content)
     return b"".join(parts)
 
 

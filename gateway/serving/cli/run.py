@@ -65,6 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace, life: Life, failures: str) -> str | None:
     """Serve until the daemon ends; return what `execute_again` takes, or None. Raises ConfigurationError."""
+    from gateway.common.wire.direct_loop import run
     from gateway.serving.cli.common import overrides
     from gateway.serving.daemon import Daemon
 
@@ -80,7 +81,7 @@ def _serve(arguments: argparse.Namespace, life: Life, failures: str) -> str | No
         if daemon.restart is not None:
             signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
 
-    asyncio.run(serve())
+    run(serve())
     return daemon.restart
 
 

@@ -73,7 +73,7 @@ class BatchPass:
         """Let a model run at the end of this pass; it stays until `run_inline` returns False."""
         # call_soon runs after the callbacks of all sockets that were ready in this pass: they share the run.
         self._ready.append(servable)
-        if not (self._called or self._held):
+        if not (self._held or self._called):
             self._called = True
             asyncio.get_running_loop().call_soon(self._run)
 

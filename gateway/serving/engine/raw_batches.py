@@ -9,9 +9,9 @@ a run that failed, a batch that was closed.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from gateway.serving.domain.ports import RawSink
 from gateway.serving.engine.admission import Form
 from gateway.serving.engine.answers import AnswerDelivery
 from gateway.serving.engine.queue import Queue
-from gateway.serving.engine.run import Entry, RawRun, Runner
+from gateway.serving.engine.run import Entry, Runner
 from gateway.serving.engine.settings import EngineSettings
 
 REQUESTS_LIMIT = 256
@@ -35,34 +35,45 @@ RESPONSES_LIMIT = 64
 NEVER_NS = 2**63
 Outputs = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
 """Name, datatype and shape of each output."""
+RanRaw = tuple[Form, int, int, int]
+"""A run that was answered: its form, when it began, the time of the model, when it ended (monotonic ns)."""
 
 
 class OpenRawBatch:
     """Requests of one form that wait. Implements `domain.ports.RawBatch`. `limit` is 0 once it is closed."""
 
-    __slots__ = ("_inputs", "_queue", "_ready", "ends_ns", "entries", "form", "limit", "response")
+    __slots__ = ("_inputs", "_queue", "_ready", "ends_ns", "entries", "form", "limit", "outputs", "response", "shapes")
 
     def __init__(
         self, form: Form, request: InferRequest, queue: Queue, ready: Callable[[OpenRawBatch], None], limit: int
     ) -> None:
         self.form, self.limit = form, limit
         self._queue, self._ready = queue, ready
-        self._inputs = [(name, each.array.shape, each.array.dtype) for name, each in request.inputs.items()]
+        tensors = [(name, each.array) for name, each in request.inputs.items()]
+        self._inputs = [(name, array.shape, array.dtype, array.nbytes) for name, array in tensors]
+        self.outputs = [output.name for output in form.outputs]
         self.entries: list[Entry] = []
         self.ends_ns = NEVER_NS
         self.response = ResponseForm("", "", ())
+        self.shapes: list[tuple[int, ...]] = []
+        """Shapes of outputs for which `response` was made."""
 
     def add(self, sink: RawSink, token: Any, contents: Sequence[Raw], now_ns: int, ends_ns: int | None) -> bool:
         """Implement `RawBatch.add`."""
         entries = self.entries
-        if len(entries) >= self.limit or self._queue.length or (ends_ns is not None and ends_ns <= now_ns):
+        if len(entries) >= self.limit or self._queue.length:
             return False
-        if not entries:
-            self.ends_ns = NEVER_NS
-            self._ready(self)
-        entries.append((sink, token, contents, now_ns))
-        if ends_ns is not None and ends_ns < self.ends_ns:
+        if ends_ns is None:
+            if not entries:
+                self.ends_ns = NEVER_NS
+                self._ready(self)
+        elif ends_ns <= now_ns:
+            return False
+        elif not entries or ends_ns < self.ends_ns:
             self.ends_ns = ends_ns
+            if not entries:
+                self._ready(self)
+        entries.append((sink, token, contents, now_ns))
         return True
 
     def close(self) -> None:
@@ -77,11 +88,12 @@ class OpenRawBatch:
     def stacked(self, entries: Sequence[Entry]) -> Tensors:
         """Return the inputs of a run of these requests. Raises ValueError if one has a wrong size."""
         count, inputs = len(entries), {}
-        columns = zip(*[entry[2] for entry in entries], strict=True)
-        for (name, shape, dtype), column in zip(self._inputs, columns, strict=True):
-            whole = (shape[0] * count, *shape[1:]) if count > 1 else shape
-            # frombuffer copies nothing, so one request costs no copy; several cost the one of join.
-            array = np.frombuffer(column[0] if count == 1 else b"".join(column), dtype).reshape(whole)
+        for index, (name, shape, dtype, size) in enumerate(self._inputs):
+            # An array over the bytes costs no copy: one request costs none, several cost the one of join.
+            raw = entries[0][2][index] if count == 1 else b"".join([entry[2][index] for entry in entries])
+            if len(raw) != size * count:
+                raise ValueError(f"input '{name}' has {len(raw)} bytes")
+            array = np.ndarray((shape[0] * count, *shape[1:]) if count > 1 else shape, dtype, raw)
             inputs[name] = array if array.flags.aligned else array.copy()  # only the first input of a large message is
         return inputs
 
@@ -132,15 +144,17 @@ class RawBatches:
         while self.waiting:
             self._submit_again(self.waiting.popleft().take(REQUESTS_LIMIT))
 
-    def run(self, now_ns: int, most_rows: int) -> RawRun | None:
+    def run(self, now_ns: int, most_rows: int) -> RanRaw | None:
         """Run the first batch's first requests, of `most_rows` at most or one. None if they are submitted again."""
         batch = self.waiting[0]
-        entries = batch.take(max(1, most_rows // batch.form.rows) if batch.form.stacks else 1)
-        if not batch.entries:
+        form, entries = batch.form, batch.entries
+        most = max(1, most_rows // form.rows) if form.stacks else 1
+        if len(entries) > most:
+            entries = batch.take(most)
+        else:
+            batch.entries = []
             self.waiting.popleft()
-        run = None
-        if batch.limit and batch.ends_ns > now_ns:
-            run = self._run(batch, entries)
+        run = self._run(batch, entries, now_ns) if batch.limit and batch.ends_ns > now_ns else None
         if run is None:
             self._submit_again(entries)
         return run
@@ -149,41 +163,43 @@ class RawBatches:
         self.waiting.append(batch)
         self._ready()
 
-    def _run(self, batch: OpenRawBatch, entries: Sequence[Entry]) -> RawRun | None:
-        form, count, clock = batch.form, len(entries), time.monotonic_ns
-        began_ns = clock()
+    def _run(self, batch: OpenRawBatch, entries: list[Entry], began_ns: int) -> RanRaw | None:
+        form, count = batch.form, len(entries)
         try:
             inputs = batch.stacked(entries)
             if form.finite and not all(np.isfinite(inputs[name]).all() for name in form.finite):
                 return None
-            gathered_ns = clock()
+            gathered_ns = monotonic_ns()
             outputs, ran_ns = self._runner.compute(inputs, form.rows * count if count > 1 else 0)
             contents = self._cut(batch, outputs, count)
         except Exception:  # noqa: BLE001  a run's boundary: submitted again, each request gets an answer to any error
             return None
         if contents is None:
             return None
-        run = RawRun(form, [entry[3] for entry in entries], began_ns, gathered_ns, ran_ns, clock())
-        self._answers.deliver_raw(run, entries, batch.response, contents)
-        return run
+        ended_ns = monotonic_ns()
+        self._answers.deliver_raw(
+            (form.rows, entries, began_ns, gathered_ns, ran_ns, ended_ns), batch.response, contents
+        )
+        return form, began_ns, ran_ns - gathered_ns, ended_ns
 
-    def _cut(self, batch: OpenRawBatch, outputs: Tensors, count: int) -> Iterable[Sequence[Raw]] | None:
+    def _cut(self, batch: OpenRawBatch, outputs: Tensors, count: int) -> Sequence[Sequence[Raw]] | None:
         """Return each request's contents, and set the response's form. Close the batch if they are irregular."""
-        described, columns = [], []
-        for output in batch.form.outputs:
-            array, datatype = outputs[output.name], self._datatypes[output.name]
+        shapes, columns = [], []
+        for name in batch.outputs:
+            array, datatype = outputs[name], self._datatypes[name]
             # What is irregular once would be so again: this form is answered by objects from now on.
             if array.dtype != datatype.dtype or not array.size:
                 batch.form.raw = False
                 batch.close()
                 self._batches.pop(batch.form, None)
                 return None
-            shape = (batch.form.rows, *array.shape[1:]) if count > 1 else array.shape
-            described.append((output.name, datatype, shape))
-            columns.append(_cut(array, count))
-        if batch.response.outputs != (form := tuple(described)):
-            batch.response = self._response(form)
-        return list(zip(*columns, strict=True))
+            shapes.append((batch.form.rows, *array.shape[1:]) if count > 1 else array.shape)
+            columns.append([array.tobytes()] if count == 1 and array.nbytes < IN_PLACE_BYTES else _cut(array, count))
+        if batch.shapes != shapes:
+            named = zip(batch.outputs, shapes, strict=True)
+            batch.response = self._response(tuple((name, self._datatypes[name], shape) for name, shape in named))
+            batch.shapes = shapes
+        return columns if count == len(columns) == 1 else list(zip(*columns, strict=True))
 
     def _response(self, outputs: Outputs) -> ResponseForm:
         """Return the form of responses with these outputs: the same one as before, for front ends keep templates."""
@@ -209,6 +225,6 @@ def _cut(array: Array, count: int) -> Sequence[Raw]:
     copied = array.nbytes < IN_PLACE_BYTES or not array.flags.c_contiguous
     raw: Raw = array.tobytes() if copied else array.data.cast("B")
     if count == 1:
-        return (raw,)
+        return [raw]
     size = len(raw) // count
     return [raw[place : place + size] for place in range(0, len(raw), size)]

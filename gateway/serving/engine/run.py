@@ -15,7 +15,6 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Raw, Tensors
 from gateway.serving.domain.ports import RawSink, Session
 from gateway.serving.domain.postprocess import finish_outputs
-from gateway.serving.engine.admission import Form
 from gateway.serving.engine.queue import RunPlan
 from gateway.serving.engine.ticket import Ticket
 
@@ -64,16 +63,8 @@ Entry = tuple[RawSink, Any, Sequence[Raw], int]
 """A raw request: sink, token, contents, and the time at which it came."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawRun:
-    """Times of a run of raw requests of one `form` (monotonic ns). `came_ns`: when each request came."""
-
-    form: Form
-    came_ns: list[int]
-    began_ns: int
-    gathered_ns: int
-    ran_ns: int
-    ended_ns: int
+RawRun = tuple[int, Sequence[Entry], int, int, int, int]
+"""A run of raw requests: rows of each, the requests, and when it began, was gathered, had run and ended (ns)."""
 
 
 class Runner:

@@ -209,11 +209,11 @@ class Servable:
             run = self._raw.run(now_ns, usage.cost.rows_at_once(form.cost_ns, form.rows))
             self._on_turn = bool(self._raw.waiting or (self._queue.length and not self._worker.owns))
             if run is not None:
-                self._learn(run.form, run.ran_ns - run.gathered_ns)
-                self.used_ns = run.ended_ns
-                if run.ended_ns >= usage.retry_ns:
-                    self._retry(run.ended_ns)
-                if run.ended_ns - run.began_ns > usage.overrun_ns and usage.overran():
+                form, began_ns, cost_ns, self.used_ns = run
+                self._learn(form, cost_ns)
+                if self.used_ns >= usage.retry_ns:
+                    self._retry(self.used_ns)
+                if self.used_ns - began_ns > usage.overrun_ns and usage.overran():
                     self._reprice()
             return self._on_turn
         queue, usage = self._queue, self._usage

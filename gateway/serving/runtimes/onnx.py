@@ -171,14 +171,20 @@ class OnnxEngine:
         if arena.full:
             arena.free()
         try:
-            outputs = self._try(feeds, wanted)
-        except VariantError as error:
-            if not lacks_memory(error.reason):
-                raise
+            outputs = self._run(wanted, feeds, self._options)
+        except self._errors as error:
+            failure = self._failure(error)
+            if not lacks_memory(failure.reason):
+                raise failure from error
             arena.free()
-            outputs = self._try(feeds, wanted)
-        if max([output.nbytes for output in outputs]) >= LARGE_BYTES:
-            arena.free_after(outputs)
+            try:
+                outputs = self._run(wanted, feeds, self._options)
+            except self._errors as again:
+                raise self._failure(again) from again
+        for output in outputs:
+            if output.nbytes >= LARGE_BYTES:
+                arena.free_after(outputs)
+                break
         return outputs
 
     def cancel(self) -> bool:
@@ -197,12 +203,9 @@ class OnnxEngine:
         self._session = self._run = None  # type: ignore[assignment]
         self._arena.free()
 
-    def _try(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        try:
-            return self._run(wanted, feeds, self._options)
-        except self._errors as error:
-            self._options.terminate = False  # it stays set, and would end every following run
-            raise VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}") from error
+    def _failure(self, error: Exception) -> VariantError:
+        self._options.terminate = False  # it stays set, and would end every following run
+        return VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}")
 
 
 def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.SessionOptions:
@@ -299,14 +302,14 @@ def _plan_run(
 ) -> Run:
     """Return the call that runs a session: the plain one, or one that converts strings, maps and bfloat16."""
     datatypes = {port.datatype for port in (*inputs, *outputs)}
+    # ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it silently uses
+    # another one.
+    compiled = getattr(session, "_sess", None)
+    run: Run = session.run if compiled is None else compiled.run
     if not has_maps and not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        # ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it
-        # silently uses another one.
-        compiled = getattr(session, "_sess", None)
-        run: Run = session.run if compiled is None else compiled.run
         return run
     if Datatype.BF16 not in datatypes:
-        return lambda wanted, feeds, options: _run_objects(session, feeds, wanted, options, classes)
+        return lambda wanted, feeds, options: _run_objects(run, feeds, wanted, options, classes)
     if has_maps or Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix strings or maps with bfloat16 in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
@@ -314,11 +317,11 @@ def _plan_run(
 
 
 def _run_objects(
-    session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any, classes: Sequence[str]
+    run: Callable[..., Any], feeds: Mapping[str, Array], wanted: Sequence[str], options: Any, classes: Sequence[str]
 ) -> list[Array]:
     """Run with ONNX strings, which are UTF-8, and maps. Raises UnicodeDecodeError, a ValueError, for other bytes."""
     fed = {name: _mapped(array, bytes.decode) if array.dtype.kind == "O" else array for name, array in feeds.items()}
-    return [_carriable(answer, classes) for answer in session.run(wanted, fed, options)]
+    return [_carriable(answer, classes) for answer in run(wanted, fed, options)]
 
 
 def _carriable(answer: Array | list[dict[Any, float]], classes: Sequence[str]) -> Array:
@@ -336,8 +339,7 @@ def _carriable(answer: Array | list[dict[Any, float]], classes: Sequence[str]) -
 
 def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
     mapped = np.empty(array.size, object)
-    for index, element in enumerate(array.ravel()):
-        mapped[index] = convert(element)
+    mapped[:] = [convert(element) for element in array.ravel().tolist()]
     return mapped.reshape(array.shape)
 
 

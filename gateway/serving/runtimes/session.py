@@ -103,16 +103,17 @@ class BoundSession:
         engine = self._engine
         if engine is None:
             raise VariantError("the session is closed")
-        change = _contiguous if self._plain else convert
+        plain = self._plain  # nothing must be converted
         feeds: dict[str, Array] = {}
         outputs: dict[str, Array] = {}
         try:
             for passage in self._into:
-                feeds[passage.port] = change(passage, inputs[passage.name])
+                array = inputs[passage.name]
+                feeds[passage.port] = array if plain and array.flags.c_contiguous else convert(passage, array)
         except KeyError as error:
             raise VariantError(f"input {error.args[0]!r} is missing from the run") from None
-        for passage, answer in zip(self._out, engine.run(feeds, self._wanted), strict=True):
-            outputs[passage.name] = change(passage, answer)
+        for passage, array in zip(self._out, engine.run(feeds, self._wanted), strict=True):
+            outputs[passage.name] = array if plain and array.flags.c_contiguous else convert(passage, array)
         return outputs
 
     def cancel(self) -> bool:
@@ -144,11 +145,6 @@ def _row_tensors(manifest: ModelManifest, into: Sequence[Passage], out: Sequence
         own = passage.shape or tuple(shape[axis] for axis in axes)
         inputs[passage.port] = RowInput(own, axes.index(0))
     return RowTensors(inputs, {passage.port: passage.axes[0] if passage.axes else 0 for passage in out})
-
-
-def _contiguous(_: Passage, array: Array) -> Array:
-    """Return a contiguous array. It replaces `convert` if nothing must be converted."""
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def bind(engine: CompiledGraph, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> BoundSession:

@@ -7,10 +7,10 @@ pattern is processed by them, and tests require equal results of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.common.domain.tensor import ELEMENTS_LIMIT, Raw
+from gateway.common.domain.tensor import ELEMENTS_LIMIT, Raw, encode_raw
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput, ResponseForm
 from gateway.serving.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.serving.frontends.grpc_v2.codec.decode import decode_request
@@ -24,7 +24,7 @@ from gateway.serving.frontends.grpc_v2.codec.patterns import (
     largely_converted,
     pattern_of,
 )
-from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout, layout_of
+from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout, cutter, layout_of
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
 from gateway.serving.frontends.grpc_v2.codec.templates import (
     Template,
@@ -34,7 +34,7 @@ from gateway.serving.frontends.grpc_v2.codec.templates import (
     shape_of,
     template_of,
 )
-from gateway.serving.frontends.grpc_v2.framing import Encoded, prefixed
+from gateway.serving.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
 from gateway.serving.frontends.regions import Regions
 
 PATTERNS_LIMIT = 256
@@ -44,6 +44,8 @@ LAYOUTS_LIMIT = 8
 TEMPLATES_LIMIT = 256
 """Most models and shapes whose replies are remembered. At one more, all are forgotten."""
 
+KnownLayout = tuple[RequestLayout, dict[tuple[bytes, ...], Pattern], Callable[[Raw], tuple[bytes, ...]]]
+"""Layout, its patterns by their fixed bytes, and a function that cuts these out of a message."""
 Known = tuple[Pattern, str]
 """Pattern that a message fits, and its id."""
 
@@ -53,7 +55,7 @@ class InferCodec:
 
     def __init__(self, regions: Regions | None) -> None:
         self._regions = regions
-        self._layouts: dict[int, list[tuple[RequestLayout, dict[bytes, Pattern]]]] = {}
+        self._layouts: dict[int, list[KnownLayout]] = {}
         self._known = 0
         self._templates: dict[object, Template] = {}
 
@@ -76,8 +78,8 @@ class InferCodec:
 
     def find(self, raw: Raw) -> Known | None:
         """Return the pattern that a message fits, and its id, or None if its like is unknown."""
-        for layout, patterns in self._layouts.get(len(raw), ()):
-            pattern = patterns.get(layout.key(raw))
+        for layout, patterns, fixed in self._layouts.get(len(raw), ()):
+            pattern = patterns.get(fixed(raw))
             if pattern is not None:
                 try:
                     return pattern, layout.ident(raw) if layout.id[1] else ""
@@ -98,10 +100,14 @@ class InferCodec:
                 self._remember_template(key, template)
             if template.plain:
                 return template.fill(response.id, [content_of(each.array) for each in response.outputs.values()])
+        else:
+            template = None
         for tensor in response.outputs.values():
             if tensor.array.size > CONVERTED_ELEMENTS.get(tensor.datatype.label, ELEMENTS_LIMIT):
                 return None
-        return prefixed(encode_response(response, asked).SerializeToString())
+        if template is None:
+            return prefixed(encode_response(response, asked).SerializeToString())
+        return template.fill_sized(response.id, [encode_raw(t.datatype, t.array) for t in response.outputs.values()])
 
     def encode_raw(self, form: ResponseForm, ident: str, contents: Sequence[Raw]) -> Encoded:
         """Return the reply of a raw answer."""
@@ -109,6 +115,8 @@ class InferCodec:
         if template is None:
             template = template_of(form)
             self._remember_template(form, template)
+        if len(contents) == 1 and not ident:
+            return [template.anonymous, contents[0]], template.size + PREFIX.size
         return template.fill(ident, contents)
 
     def lead(self, total: int) -> int:
@@ -121,13 +129,16 @@ class InferCodec:
         self._keep(raw, layout_of(raw), sent, request)
 
     def _learn(self, raw: Raw, call: CallInfo, now_ns: int) -> InferRequest | None:
-        layout = layout_of(raw)
-        if len(raw) > (WHOLE_BYTES if layout is None else COPIED_BYTES):
+        small = len(raw) <= WHOLE_BYTES
+        layout = None if small else layout_of(raw)
+        if not small and (layout is None or len(raw) > COPIED_BYTES):
             return None
         content = bytes(raw)
         sent = parse_message(message("inference.ModelInferRequest"), content)
         if any(largely_converted(each) for each in sent.inputs[:TENSORS_LIMIT]):
             return None
+        if small and not any(each.contents.bytes_contents for each in sent.inputs[:1]):  # such vary in their lengths
+            layout = layout_of(content)
         request = decode_request(sent, call, now_ns, self._regions)
         self._keep(content, layout, sent, request)
         return request
@@ -139,12 +150,12 @@ class InferCodec:
                 self._layouts.clear()
                 self._known = 1
             layouts = self._layouts.setdefault(layout.total, [])
-            patterns = next((patterns for known, patterns in layouts if known == layout), None)
-            if patterns is None:
-                patterns = {}
-                layouts.append((layout, patterns))
+            known = next((each for each in layouts if each[0] == layout), None)
+            if known is None:
+                known = layout, {}, cutter(layout.total, [(part.start, part.stop) for part in layout.fixed]).unpack
+                layouts.append(known)
                 del layouts[:-LAYOUTS_LIMIT]
-            patterns[layout.key(raw)] = pattern
+            known[1][known[2](raw)] = pattern
 
     def _remember_template(self, key: object, template: Template) -> None:
         if len(self._templates) >= TEMPLATES_LIMIT:

@@ -19,7 +19,7 @@ from gateway.serving.domain.parameters import deadline_ns, read_parameters
 from gateway.serving.domain.ports import RawBatch
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.codec.decode import read_values, sooner
-from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout
+from gateway.serving.frontends.grpc_v2.codec.protobuf import RequestLayout, cutter
 from gateway.serving.frontends.placement import OutputPlace, RegionSpan, read_place
 from gateway.serving.frontends.regions import Regions
 
@@ -92,17 +92,20 @@ class SharedOutput:
 class Pattern:
     """Pattern of a request. `like` is the request without tensors, id and caller.
 
-    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `spans`: contents in the message
-    (empty for those in shared memory). `batches`: such requests may be collected as bytes, in the engine's `batch` if
-    there is one. A pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
+    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `total`: bytes of the message.
+    `spans`: contents in the message (empty for those in shared memory); `cut` returns those of a short one. `batches`:
+    such requests may be collected as bytes, in the engine's `batch` if there is one. A pattern holds no caller's
+    memory. Shared memory comes before contents, as in `decode_request`.
     """
 
     like: InferRequest
     inputs: tuple[InlineInput | SharedInput, ...]
     outputs: tuple[RequestedOutput | SharedOutput, ...]
     timeout_us: int
+    total: int
     placed: tuple[SharedInput, ...] = field(init=False)
     spans: tuple[slice, ...] = field(init=False)
+    cut: Callable[[bytes], Sequence[Raw]] = field(init=False)
     batches: bool = field(init=False)
     batch: RawBatch | None = None
 
@@ -112,7 +115,9 @@ class Pattern:
         self.spans = tuple(
             slice(each.start, each.end) if isinstance(each, InlineInput) else slice(0) for each in self.inputs
         )
-        plain = not any(each.datatype in CONVERTED for each in self.inputs)
+        inline = [each for each in self.inputs if isinstance(each, InlineInput)]
+        self.cut = cutter(self.total, [(each.start, each.end) for each in inline]).unpack
+        plain = all(each.plain for each in inline) and not any(each.datatype in CONVERTED for each in self.placed)
         self.batches = plain and not (self.outputs or self.timeout_us or self.like.ignored_parameters)
 
     def contents(self, raw: Raw, caller: str) -> Sequence[Raw]:
@@ -120,8 +125,7 @@ class Pattern:
         if self.placed:
             shared = [each.source(caller) if isinstance(each, SharedInput) else None for each in self.inputs]
             return _Contents(raw, self.spans, shared)
-        spans = self.spans
-        return (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
+        return self.cut(raw) if type(raw) is bytes else [raw[span] for span in self.spans]
 
     def request(self, raw: Raw, ident: str, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
         """Return the request of a message that fits. Raises as `decode_request` does."""
@@ -172,7 +176,7 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
     """Return the pattern of the message `sent`, parsed as `request`; None if its tensors are not raw, or empty."""
     inputs: list[InlineInput | SharedInput] = []
     spans = iter(layout.raws)
-    for each in sent.inputs:
+    for index, each in enumerate(sent.inputs):
         datatype, shape = datatype_named(each.datatype, each.name), tuple(each.shape)
         place = read_place(read_values(each.parameters, each.name), each.name)
         if place is not None and regions is not None:
@@ -180,8 +184,8 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
                 return None
             inputs.append(SharedInput(each.name, datatype, shape, place, regions))
             continue
-        start, end = next(spans, (0, 0))
         plain = datatype not in CONVERTED
+        start, end = layout.typed.get(index) or next(spans, (0, 0))
         if start == end or (not plain and (end - start > COPIED_BYTES or largely_converted(each))):
             return None
         inputs.append(InlineInput(each.name, datatype, shape, start, end, plain))
@@ -189,7 +193,8 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
     outputs = tuple(_output(each, regions) for each in request.outputs)
     travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))
     like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=travel)
-    return Pattern(like, tuple(inputs), () if len(travel) == len(outputs) else outputs, parameters.timeout_us)
+    travels = () if len(travel) == len(outputs) else outputs
+    return Pattern(like, tuple(inputs), travels, parameters.timeout_us, layout.total)
 
 
 def largely_converted(sent: Any) -> bool:

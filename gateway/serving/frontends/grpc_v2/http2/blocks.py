@@ -13,7 +13,7 @@ from gateway.serving.frontends.grpc_v2.http2 import frames
 from gateway.serving.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.serving.frontends.grpc_v2.http2.hpack import Decoder, Headers
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
-from gateway.serving.frontends.grpc_v2.http2.requests import content_length, essential
+from gateway.serving.frontends.grpc_v2.http2.requests import BAD_VALUE, content_length, essential
 from gateway.serving.frontends.grpc_v2.http2.shapes import check_dependency
 from gateway.serving.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, PARSE_NS, Meter
 
@@ -23,6 +23,10 @@ KNOWN_BLOCK_BYTES = 256
 """Longest block that is remembered: repeated blocks consist of index bytes, and other ones must not fill memory."""
 ESSENCE_BYTES = 512
 """Longest remembered fields: names and values of a gRPC call with a token have about 250 bytes."""
+DEPENDS = frozenset({b"content-length"})
+"""Names of fields with a meaning apart from parsed headers."""
+Shape = tuple[list[slice], list[bytes], list[slice], tuple[Any, int | None]]
+"""Blocks of one length: where all but their varied values is, what it is there, where these are, and what they mean."""
 SIZE_FACTOR = 4
 """Factor of the header list limit above which a block ends the connection; a smaller one ends its stream only."""
 
@@ -30,7 +34,8 @@ SIZE_FACTOR = 4
 class Blocks:
     """Decoder of field blocks with a memory of known ones.
 
-    `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
+    `known`: parsed headers and announced bytes by block, as `parsed` returns them. `unfinished`: a block has begun and
+    not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
     """
 
     def __init__(
@@ -38,8 +43,9 @@ class Blocks:
     ) -> None:
         self._limits, self._parse, self._names, self._meter = limits, parse, names, meter or Meter()
         self._decoder = Decoder(limits.max_header_bytes, self._meter)
-        self._known: dict[bytes, tuple[Any, int | None]] = {}
+        self.known: dict[bytes, tuple[Any, int | None]] = {}
         self._essences: dict[Headers, Any] = {}
+        self._shapes: dict[int, Shape] = {}
         self.unfinished = False
         self._stream = self._flags = self._continuations = 0
         self._parts = bytearray()
@@ -70,7 +76,7 @@ class Blocks:
         Return None if its list is too large. Raises as `parse` and `content_length` do.
         """
         self._meter.ns += BLOCK_NS
-        known = self._known.get(block)
+        known = self.known.get(block) or self._like_before(block)
         if known is not None:
             return known
         headers = self.skim(block)
@@ -80,8 +86,26 @@ class Blocks:
         parsed = self._read(headers)
         known = parsed, content_length(headers)
         if not (self._decoder.changed or len(block) > KNOWN_BLOCK_BYTES or _refuses(parsed)):
-            _remember(self._known, block, known)
+            names = self._names
+            varied = [slice(start, end) for name, start, end in self._decoder.literals if name not in names | DEPENDS]
+            if varied and essential(headers, names) is not None:
+                edges = [0, *[edge for each in varied for edge in (each.start, each.stop)], len(block)]
+                fixed = [slice(*edges[index : index + 2]) for index in range(0, len(edges), 2)]
+                self._shapes[len(block)] = fixed, [block[part] for part in fixed], varied, known
+            else:
+                _remember(self.known, block, known)
         return known
+
+    def _like_before(self, block: bytes) -> tuple[Any, int | None] | None:
+        """Return the meaning of a block that differs from an earlier one in values without a meaning here."""
+        shape = self._shapes.get(len(block))
+        if shape is None or [block[part] for part in shape[0]] != shape[1]:
+            return None
+        for part in shape[2]:
+            self._meter.ns += CHECK_NS
+            if BAD_VALUE.search(block[part]):
+                return None
+        return shape[3]
 
     def _read(self, headers: Headers) -> Any:
         """Return parsed headers by the fields on which they depend.
@@ -101,14 +125,16 @@ class Blocks:
 
     def forget_parsed(self) -> None:
         """Forget all parsed headers: something on which they depend, apart from their fields, has changed."""
-        self._known.clear()
+        self.known.clear()
+        self._shapes.clear()
         self._essences.clear()
 
     def skim(self, block: bytes) -> Headers | None:
         """Update the table by a block, and return the block's fields."""
         headers = self._decoder.decode(block)
         if self._decoder.changed:
-            self._known.clear()
+            self.known.clear()
+            self._shapes.clear()
         return headers
 
 

@@ -47,14 +47,16 @@ STATIC: tuple[Header, ...] = tuple(
 class Decoder:
     """Dynamic table of one connection. `limit_bytes` bounds a header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
 
-    `changed`: the last block changed the table. A block that did not keeps its meaning until another does.
+    `changed`: the last block changed the table. A block that did not keeps its meaning until another does. `literals`:
+    name, begin and end of the values in the last block that are in no table and not in Huffman's code.
     """
 
     def __init__(self, limit_bytes: int, meter: Meter | None = None) -> None:
         self._limit_bytes, self._meter = limit_bytes, meter or Meter()
         self._entries: deque[Header] = deque()
         self._used_bytes, self._most_bytes = 0, TABLE_BYTES
-        self.changed = False
+        self.changed, self._coded = False, False
+        self.literals: list[tuple[bytes, int, int]] = []
 
     def decode(self, block: bytes) -> Headers | None:
         """Return the header list, or None if it exceeds the limit (the table is updated in both cases).
@@ -62,7 +64,7 @@ class Decoder:
         Raises ProtocolError COMPRESSION_ERROR, after which no block of the connection can be decoded, and
         ENHANCE_YOUR_CALM for a list far above the limit.
         """
-        self.changed = False
+        self.changed, self.literals = False, []
         try:
             return self._read(block)
         except IndexError:
@@ -122,11 +124,13 @@ class Decoder:
         else:
             name, place = self._string(block, place)
         value, place = self._string(block, place)
+        if bits == 4 and not self._coded:
+            self.literals.append((name, place - len(value), place))
         self._meter.ns += LITERAL_NS
         return (name, value), place
 
     def _string(self, block: bytes, place: int) -> tuple[bytes, int]:
-        coded = block[place] & 0x80
+        coded = self._coded = bool(block[place] & 0x80)
         length, place = _integer(block, place, 7)
         end = place + length
         if end > len(block):

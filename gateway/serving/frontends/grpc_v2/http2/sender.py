@@ -30,7 +30,7 @@ DEFAULT_TABLE = 4096
 """Bytes of a header table before SETTINGS change it."""
 NO_TABLE = b"\x20"
 """Dynamic table size update to 0 (RFC 7541, section 6.3)."""
-_stream_number = UINT32.pack
+_stream_number, _first_bytes = UINT32.pack, LENGTH_TYPE_FLAGS.pack
 
 
 class FieldBlock:
@@ -91,8 +91,7 @@ class Sender:
                 self.data(stream, piece)
             self.end(stream, end.payload)
             return
-        number = _stream_number(stream.id)
-        data = LENGTH_TYPE_FLAGS.pack(size >> 16, size & 0xFFFF, DATA, 0)
+        number, data = _stream_number(stream.id), _first_bytes(size >> 16, size & 0xFFFF, DATA, 0)
         self.out.append(
             b"".join((start.begins, number, start.payload, data, number, *body, end.ends, number, end.payload))
         )
@@ -137,7 +136,8 @@ class Sender:
         self.window += increment
         if self.window > LARGEST_WINDOW:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grew over 2^31-1")
-        self.resume()
+        if self._turns:
+            self.resume()
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
         """Widen one stream's window by `increment` bytes, or narrow it. Return False above the largest window."""

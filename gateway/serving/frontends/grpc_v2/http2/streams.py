@@ -70,25 +70,26 @@ class Ending:
 
 
 class ReceiveWindow:
-    """Receive window. Bytes are processed at once, so the window is widened again when half of it is used."""
+    """Receive window. Bytes are processed at once, so the window is widened again when `left` is below `half` of it."""
 
-    __slots__ = ("_left", "_most")
+    __slots__ = ("_most", "half", "left")
 
     def __init__(self, most_bytes: int) -> None:
-        self._left = self._most = most_bytes
+        self.left = self._most = most_bytes
+        self.half = most_bytes // 2
 
     def spend(self, length: int) -> int:
         """Count a DATA frame. Return the bytes by which to widen the window, usually 0.
 
         Raises ProtocolError FLOW_CONTROL_ERROR.
         """
-        self._left -= length
-        if self._left < 0:
+        self.left -= length
+        if self.left < 0:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         # Half: the peer still has the other half while WINDOW_UPDATE travels, and one is sent per many frames.
-        if self._left >= self._most // 2:
+        if self.left >= self.half:
             return 0
-        used, self._left = self._most - self._left, self._most
+        used, self.left = self._most - self.left, self._most
         return used
 
 

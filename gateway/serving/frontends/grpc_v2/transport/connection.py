@@ -54,6 +54,7 @@ class GrpcConnection(SocketProtocol):
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self.incoming, self.buffer, self.submission = server.incoming, server.buffer, server.submission
         self._most_bytes, self.write_ahead = server.settings.max_message_bytes, WriteAhead()
+        self._infer = server.infer
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._now_ns = self.received_ns = self._made_ns = 0
 
@@ -89,10 +90,11 @@ class GrpcConnection(SocketProtocol):
 
     def receive(self, data: memoryview) -> int:
         """Implement `SocketProtocol.receive`."""
+        h2 = self._h2
         self._now_ns = now_ns = time.monotonic_ns()
-        for event in self._h2.receive(data, now_ns):
-            if isinstance(event, RequestReceived):
-                self._requested(event)
+        for event in h2.receive(data, now_ns):
+            if type(event) is RequestReceived:
+                self._requested(event.stream, event.payload)
             elif isinstance(event, DataReceived):
                 self._received(event)
             elif isinstance(event, StreamOpened):
@@ -100,12 +102,15 @@ class GrpcConnection(SocketProtocol):
             elif isinstance(event, StreamDropped):
                 self._cancel_call(event.stream)
             elif event.payload == DRAINED:
-                self._h2.drain()
-        self.flush()
-        self.received_ns, self.behind = now_ns, self._h2.behind
+                h2.drain()
+        if h2.sender.out or h2.failed or h2.draining or h2.sender.waiting_bytes != self.load.waiting_bytes:
+            self.flush()
+        if self.write_ahead.waiting:
+            self.write_ahead.wake()
+        self.received_ns, self.behind = now_ns, h2.behind
         if self._timeouts.was_idle:
             self._timeouts.wake()
-        return self._h2.meter.ns
+        return h2.meter.ns
 
     def pause_writing(self) -> None:
         """Stop reading while the peer takes nothing: the waiting bytes would grow."""
@@ -119,8 +124,8 @@ class GrpcConnection(SocketProtocol):
         self.flush()
 
     # ---- requests --------------------------------------------------------------------------------------------------
-    def _requested(self, event: RequestReceived) -> None:
-        stream, payload, headers = event.stream, event.payload, event.stream.headers
+    def _requested(self, stream: Stream, payload: memoryview) -> None:
+        headers = stream.headers
         if type(headers) is RequestHeaders and headers.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
@@ -156,15 +161,16 @@ class GrpcConnection(SocketProtocol):
             self._start(stream, message.content, lent=False)
 
     def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
-        headers, server = stream.headers, self._server
-        if headers.rpc is not server.infer:
+        headers = stream.headers
+        if headers.rpc is not self._infer:
             self._call(stream, content, lent=lent)
             return
         raw = bytes(content) if (small := len(content) <= WHOLE_BYTES) else content
         try:
             known = self.submission.find(raw)
-            if (small or not lent) and known is not None and not self.load.waiting_bytes:
-                ends_ns = headers.ends_ns(stream.opened_ns)
+            collects = known is not None and known[0].batch is not None and not self.load.waiting_bytes
+            if collects and (small or not lent):
+                ends_ns = None if headers.timeout_ns is None else stream.opened_ns + headers.timeout_ns
                 if self.submission.collect(self, (stream, raw, known), headers.info, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
@@ -257,9 +263,9 @@ class GrpcConnection(SocketProtocol):
 
     def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
-        stream, _, (_, ident) = token
+        stream = token[0]
         try:
-            pieces, size = self.submission.encode_raw(form, ident, contents)
+            pieces, size = self.submission.encode_raw(form, token[2][1], contents)
         except Exception as error:  # noqa: BLE001 - as in `answer`
             self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
         else:
@@ -274,12 +280,13 @@ class GrpcConnection(SocketProtocol):
     def flush(self) -> None:
         """Implement `Sink.flush`: write all frames; close the connection after the last ones."""
         h2, sender = self._h2, self._h2.sender
-        if sender.out:
-            pieces = sender.take()
+        if pieces := sender.out:
+            sender.out = []
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
         if sender.waiting_bytes != self.load.waiting_bytes:
             self.load.count_waiting(sender.waiting_bytes)
-        self.write_ahead.wake()
+        if self.write_ahead.waiting:
+            self.write_ahead.wake()
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
 

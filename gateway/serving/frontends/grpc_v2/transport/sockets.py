@@ -1,7 +1,7 @@
 """Sockets of the gRPC server, accepted, read and written here rather than by asyncio's transports.
 
-All of them are in one epoll, which the event loop watches as a single descriptor. One callback handles all ready
-sockets, where asyncio would schedule one per socket. `tls_transport` adds TLS.
+All of them are in one epoll: that of a `DirectLoop`, or one that the event loop watches as a single descriptor. One
+call handles all ready sockets, where asyncio would schedule a callback for each. `tls_transport` adds TLS.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gateway.common.wire.connection_schedule import ConnectionSchedule
+from gateway.common.wire.direct_loop import DirectLoop, DirectSelector
 from gateway.serving.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.serving.frontends.grpc_v2.transport.listening_socket import Admit, ListeningSocket, SocketProtocol
 
@@ -61,7 +62,10 @@ class Sockets:
         self.lingering = 0
         """Connections closed by this side whose peer may still send."""
         self._before, self._after = before, after
-        self._epoll = select.epoll()
+        self._direct: DirectSelector | None = None
+        if isinstance(self.loop, DirectLoop) and self.loop.direct.serve is None:  # else another server has it
+            self._direct = self.loop.direct
+        self._epoll = select.epoll() if self._direct is None else self._direct.epoll
         self._transports: dict[int, SocketTransport] = {}
         self._accepting: dict[int, ListeningSocket] = {}
         self._listeners: list[ListeningSocket] = []
@@ -70,7 +74,11 @@ class Sockets:
         """Bytes of all connections that were read and wait for their turn."""
         self._called, self._rest = False, 0
         self._left_ns = self._until_ns = 0
-        self.loop.add_reader(self._epoll.fileno(), self._ready)
+        self._open = True
+        if self._direct is not None:
+            self._direct.serve = self._serve_direct
+        else:
+            self.loop.add_reader(self._epoll.fileno(), self._ready)
 
     def listen(self, listener: socket.socket, transport: Callable[..., SocketTransport], admit: Admit) -> None:
         """Accept connections that `admit` admits. `transport` makes a `SocketTransport` of its arguments."""
@@ -99,18 +107,27 @@ class Sockets:
         self.stop_listening()
         for transport in list(self._transports.values()):
             transport.abort()
-        self.loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        self._open = False
+        if self._direct is not None:
+            self._direct.serve = None
+        else:
+            self.loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
 
     def watch(self, descriptor: int, transport: SocketTransport, events: int) -> None:
         """Call `transport` for events of a descriptor."""
-        self._epoll.register(descriptor, events)
+        self._register(descriptor, events)
         self._transports[descriptor] = transport
 
     def watch_listener(self, descriptor: int, listener: ListeningSocket) -> None:
         """Let a listener accept when connections wait."""
-        self._epoll.register(descriptor, _IN)
+        self._register(descriptor, _IN)
         self._accepting[descriptor] = listener
+
+    def _register(self, descriptor: int, events: int) -> None:
+        self._epoll.register(descriptor, events)
+        if self._direct is not None:
+            self._direct.descriptors.add(descriptor)
 
     def change(self, descriptor: int, events: int) -> None:
         """Change the events of a descriptor."""
@@ -120,6 +137,8 @@ class Sockets:
         """Stop watching a descriptor."""
         if (self._transports.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
             self._epoll.unregister(descriptor)
+            if self._direct is not None:
+                self._direct.descriptors.discard(descriptor)
 
     def call(self) -> None:
         """Serve waiting connections in the next pass of the event loop."""
@@ -132,10 +151,18 @@ class Sockets:
         if self._rest and self.turns.waiting:
             self._rest -= 1
             self.call()
-        elif not self._epoll.closed:
+        elif self._open:
             self._ready()
 
-    def _ready(self) -> None:
+    def _serve_direct(self, ready: Sequence[tuple[int, int]]) -> None:
+        """Handle ready sockets within the event loop's poll, which must not raise."""
+        try:
+            if not self._called:
+                self._ready(ready)
+        except Exception as error:  # noqa: BLE001  as the event loop does with its callbacks
+            self.loop.call_exception_handler({"message": "serving sockets failed", "exception": error})
+
+    def _ready(self, ready: Sequence[tuple[int, int]] = ()) -> None:
         """Handle ready sockets, and those that become ready, for a limited time: a poll costs less than a pass.
 
         Connections for which the time is too short wait, and so do all others then.
@@ -143,17 +170,25 @@ class Sockets:
         if self._called:
             return
         turns, self._left_ns, self._until_ns = self.turns, BUDGET_NS, time.monotonic_ns() + LIMIT_NS
-        while (ready := self._epoll.poll(0, READY_LIMIT)) or turns.waiting:
+        ready = ready or self._poll()
+        while ready or turns.waiting:
             self._before()
             try:
                 self._serve(ready)
             finally:
                 self._after()
-            if not self._has_time():
+            # One socket: its peer has yet to read the answer.
+            if self._left_ns <= 0 or time.monotonic_ns() >= self._until_ns or len(ready) == 1:
                 break
+            ready = self._poll()
         if turns.waiting:
             self._rest = REST_TURNS
             self.call()
+
+    def _poll(self) -> Sequence[tuple[int, int]]:
+        """Return the ready sockets of this server: others may be in the same epoll."""
+        ready = self._epoll.poll(0, READY_LIMIT)
+        return ready if self._direct is None else [each for each in ready if each[0] in self._direct.descriptors]
 
     def _has_time(self) -> bool:
         return self._left_ns > 0 and time.monotonic_ns() < self._until_ns
@@ -272,9 +307,10 @@ class SocketTransport(asyncio.Transport):
             work_ns = self._process(NOTHING) if self.kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
-        if self._protocol.behind != self.kept_bytes and not self._gone:
-            self._sockets.kept_bytes += self._protocol.behind - self.kept_bytes
-            self.kept_bytes = self._protocol.behind
+        behind = self._protocol.behind
+        if behind != self.kept_bytes and not self._gone:
+            self._sockets.kept_bytes += behind - self.kept_bytes
+            self.kept_bytes = behind
         return work_ns
 
     def _fail(self, error: Exception) -> None:
@@ -290,9 +326,9 @@ class SocketTransport(asyncio.Transport):
         except OSError as error:
             self._end(error)
             return 0
-        if not size:
-            self._end(None)
         if self._lingering or not size:
+            if not size:
+                self._end(None)
             return 0
         work_ns = self._process(self._buffer[:size])
         self._cheap = work_ns <= size * CHEAP_NS_PER_BYTE

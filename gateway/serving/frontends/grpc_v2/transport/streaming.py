@@ -27,6 +27,7 @@ class Streaming:
         "_connection",
         "_ended",
         "_failure",
+        "_half_window",
         "_incoming",
         "_messages",
         "_over",
@@ -40,6 +41,7 @@ class Streaming:
     def __init__(self, connection: CallConnection, stream: Stream, *, ended: bool) -> None:
         self._connection, self._stream = connection, stream
         self._incoming = connection.incoming(stream)
+        self._half_window = connection.settings.http2.stream_window_bytes // 2
         self._messages: deque[ReceivedMessage] = deque()
         self._returned: deque[ReceivedMessage] = deque()
         """Messages that a batch did not answer."""
@@ -50,7 +52,7 @@ class Streaming:
         self._begun = 0
         """Messages that the method took and has not answered."""
         self._small = (
-            StreamRequests(connection, stream, self._again, self._changed.set) if stream.headers.rpc.raw else None
+            StreamRequests(connection, stream, self._again, self._answered) if stream.headers.rpc.raw else None
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -65,9 +67,12 @@ class Streaming:
         except RequestError as error:
             self._failure = error
         self._ended |= ended
-        self._changed.set()
         if not self._messages:
-            self._grant()
+            if self._incoming.missing or self._stream.receive_window < self._half_window:
+                self._grant()
+            if not (self._ended or self._failure):  # the method has nothing to do
+                return
+        self._changed.set()
 
     def late(self, since_ns: int) -> bool:
         """Return True if a message that has begun should be complete by now, or the only one should be here.
@@ -154,6 +159,11 @@ class Streaming:
         self._changed.clear()
         await self._changed.wait()
 
+    def _answered(self) -> None:
+        """Wake the method if it waits for an answer from a batch."""
+        if self._messages or self._returned or self._ended or self._over or self._failure:
+            self._changed.set()
+
     def _may_batch(self) -> bool:
         """Return True if nothing that came before is with the method only, and the peer takes its answers."""
         nothing_before = (
@@ -184,6 +194,5 @@ class Streaming:
 
         A window of which more than half is left is large enough: small messages need no WINDOW_UPDATE each.
         """
-        whole = self._connection.settings.http2.stream_window_bytes
-        if (missing := self._incoming.missing) or self._stream.receive_window < whole // 2:
-            self._connection.grant(self._stream, missing or whole)
+        if (missing := self._incoming.missing) or self._stream.receive_window < self._half_window:
+            self._connection.grant(self._stream, missing or self._connection.settings.http2.stream_window_bytes)

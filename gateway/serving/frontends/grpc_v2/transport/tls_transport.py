@@ -39,14 +39,16 @@ class TlsTransport(SocketTransport):
 
     def write(self, data: Any) -> None:
         """Encrypt and send."""
-        self.writelines((data,))
+        if data and not self.is_closing():
+            self._tls.write(data)
+            self._send_encrypted()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         """Encrypt and send several pieces, with small ones joined."""
         if self.is_closing():
             return
         pieces = list(list_of_data)
-        if sum(map(len, pieces)) <= JOINED_BYTES:
+        if len(pieces) > 1 and sum(map(len, pieces)) <= JOINED_BYTES:
             pieces = [b"".join(pieces)]
         for piece in pieces:
             if piece:
@@ -91,8 +93,11 @@ class TlsTransport(SocketTransport):
                 self._handshake_done = True
                 self._send_encrypted()
                 self._protocol.connection_made(self)
-            while not self.is_closing() and not self._protocol.behind and (size := self._decrypt()):
-                work_ns += self._protocol.receive(self._buffer[:size]) + RECORD_NS * self._records
+            tls, received, protocol = self._tls, self._received, self._protocol
+            while (received.pending or tls.pending()) and not (protocol.behind or self.is_closing()):
+                if not (size := self._decrypt()):
+                    break
+                work_ns += protocol.receive(self._buffer[:size]) + RECORD_NS * self._records
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:
@@ -103,14 +108,18 @@ class TlsTransport(SocketTransport):
     def _decrypt(self) -> int:
         """Fill the buffer with decrypted bytes, a record at a time; return 0 after the peer's close_notify."""
         filled, most, self._records = 0, len(self._buffer), 0
-        with suppress(ssl.SSLWantReadError):
+        try:
             while filled < most:
-                size = cast("int", self._tls.read(most - filled, self._buffer[filled:]))
+                size = cast("int", self._tls.read(most - filled, self._buffer[filled:] if filled else self._buffer))
                 if not size:
                     self._end(None)
                     break
                 filled += size
                 self._records += 1
+                if not (self._received.pending or self._tls.pending()):  # else an exception would tell
+                    break
+        except ssl.SSLWantReadError:
+            pass
         return filled
 
     def _send_encrypted(self) -> None:

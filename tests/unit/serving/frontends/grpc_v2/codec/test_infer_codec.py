@@ -209,7 +209,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = InferCodec(None)
     for number in range(3 * PATTERNS_LIMIT):
         decoded(codec, request(model=f"model {number:04}"))
-        patterns = [pattern for layouts in codec._layouts.values() for _, each in layouts for pattern in each]
+        patterns = [pattern for layouts in codec._layouts.values() for _, each, _ in layouts for pattern in each]
         assert len(patterns) <= PATTERNS_LIMIT
     assert not learns(codec, request(model=f"model {number:04}"), monkeypatch)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hpack as oracle
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.serving.frontends.grpc_v2.http2 import frames
 from gateway.serving.frontends.grpc_v2.http2.blocks import KNOWN_BLOCK_BYTES, KNOWN_HEADERS, Blocks, fragment
@@ -11,6 +13,7 @@ from gateway.serving.frontends.grpc_v2.http2.errors import Code, ProtocolError, 
 from gateway.serving.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from tests.simulators.constants import settings_with
+from tests.simulators.examples import examples
 
 
 class Counted:
@@ -72,10 +75,10 @@ def test_what_is_remembered_is_bounded() -> None:
     subject = blocks(read)
     for number in range(10 * KNOWN_HEADERS):
         subject.parsed(encode(((b"a", b"%d" % number),)))
-        assert len(subject._known) <= KNOWN_HEADERS
+        assert len(subject.known) <= KNOWN_HEADERS
     long = encode(((b"a", b"x" * KNOWN_BLOCK_BYTES),))
     subject.parsed(long)
-    assert long not in subject._known
+    assert long not in subject.known
     assert len(subject._essences) <= KNOWN_HEADERS
 
 
@@ -148,3 +151,57 @@ def test_padding_and_priority_that_do_not_fit(flags: int, payload: bytes, code: 
     with pytest.raises(ProtocolError) as caught:
         fragment(flags, 1, memoryview(payload))
     assert caught.value.code is code
+
+
+class Unremembered(Blocks):
+    """Decoder without a memory of blocks that are like others."""
+
+    def _like_before(self, block: bytes) -> None:
+        return None
+
+
+FIELDS = st.sampled_from(
+    [(b"a", b"b"), (b"a", b"c"), (b"k", b"1"), (b"bad", b""), (b"content-length", b"7"), (b"content-length", b"8")]
+) | st.tuples(
+    st.sampled_from([b"trace", b"x-id", b"te", b"Upper"]), st.sampled_from([b"", b"1", b"22", b"33", b"\n", b" 4"])
+)
+
+
+def literal(field: tuple[bytes, bytes], kind: int) -> bytes:
+    """Return a field as literal: without indexing, never indexed, with indexing, or in Huffman's code."""
+    name, value = field
+    if kind == len(LITERAL):
+        return oracle.Encoder().encode([(name, value, True)], huffman=True)
+    return LITERAL[kind] + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+LITERAL = (b"\0", b"\x10", b"\x40")
+
+
+@given(st.lists(st.lists(st.tuples(FIELDS, st.sampled_from([0] * 9 + [1, 2, 3])), max_size=4), max_size=12))
+@settings(max_examples=examples(500))
+def test_blocks_like_others_mean_what_they_mean_alone(sent: list[list[tuple[tuple[bytes, bytes], int]]]) -> None:
+    def outcome(subject: Blocks, block: bytes) -> object:
+        try:
+            return subject.parsed(block)
+        except StreamError as error:
+            return error.code
+
+    quick, slow = blocks(Counted()), Unremembered(Http2Limits(), Counted(), frozenset({b"a", b"k", b"bad"}))
+    for fields in sent:
+        block = b"".join(literal(*each) for each in fields)
+        found, expected = outcome(quick, block), outcome(slow, block)
+        if isinstance(found, tuple) and isinstance(expected, tuple):
+            kept = [
+                tuple(each for each in parsed[0] if each[0] in {b"a", b"k", b"bad"}) for parsed in (found, expected)
+            ]
+            found, expected = (kept[0], found[1]), (kept[1], expected[1])
+        assert found == expected
+
+
+def test_a_trace_number_of_each_call_is_not_decoded() -> None:
+    subject = blocks(Counted())
+    calls = [b"\0\1a\1b" + literal((b"trace", b"%02d" % number), 0) for number in range(10)]
+    subject.parsed(calls[0])
+    subject._decoder.decode = None  # type: ignore[assignment,method-assign]
+    assert len({id(subject.parsed(call)) for call in calls}) == 1

@@ -204,6 +204,6 @@ def test_what_a_connection_remembers_is_bounded() -> None:
     for number in range(6001, 8001, 2):
         connection.reset(opened(connection, number), Code.CANCEL)
         connection.take()
-    assert len(connection._blocks._known) <= 64
+    assert len(connection._blocks.known) <= 64
     assert len(connection._closed_by_us) == 1000
     assert not connection.streams

@@ -58,6 +58,7 @@ ONE_STEP = {
     "usual": headers(1) + BODY,
     "widened": headers(1) + widening(1, 5) + BODY,
     "announced": headers(1, block=announced(7)) + BODY,
+    "then widened": headers(1) + BODY + widening(0, 5),
     "largest": headers(1) + data(1, bytes(20_000), ENDS),
 }
 STEPS = {
@@ -139,6 +140,7 @@ def facts(connection: Http2Connection, events: list[Event]) -> dict[str, Any]:
         "said": said(connection),
         "failed": connection.failed and connection.failed.code,
         "open": windows,
+        "window": connection.sender.window,
     }
 
 
@@ -165,6 +167,8 @@ def requests(draw: st.DrawFn) -> list[bytes]:
             words += widening(number + other, increment)
         size = draw(st.sampled_from([0, 20_001])) if odd == "size" else size
         words += data(number, bytes(size), 0 if odd == "flags" else ENDS, 9 if odd == "padding" else None)
+        for stream, increment in draw(WIDER):  # of the connection, as C core does, or of a stream
+            words += widening(stream and number, increment) * draw(st.sampled_from([1, 1, 2]))
         told.append(words + frames.reset_frame(number, 8) * (odd == "reset"))
     return told
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
+from gateway.common.wire.direct_loop import DirectLoop
 from gateway.serving.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators import grpc_gateway
@@ -72,3 +73,13 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(THREAD_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run the tests of sockets on the daemon's event loop, too."""
+    loops = {"asyncio": asyncio.new_event_loop, "direct": DirectLoop}
+    return (
+        loops
+        if item.path.stem in {"test_sockets", "test_sockets_ends", "test_server"}
+        else {"asyncio": loops["asyncio"]}
+    )
