@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.manifest import Preprocess, TensorSpec, fits
+from gateway.common.domain.manifest import IMAGE_FORMATS, Preprocess, TensorSpec, fits
 from gateway.common.domain.tensor import Array, Tensor
 from gateway.serving.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
 from gateway.serving.engine.settings import EngineSettings
@@ -24,6 +24,7 @@ from gateway.serving.tasks.audio_input import decode_recordings
 from gateway.serving.tasks.frame import Frame, place
 from gateway.serving.tasks.frames_yuv import Planes, split_planes, to_gray, to_rgb
 from gateway.serving.tasks.input_values import cast_values
+from gateway.serving.tasks.views import View
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -119,6 +120,49 @@ def _decode(
         )
     decode = _decode_frame if preprocess.frame else _decode_image
     image, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
+    return _as_input(image, frame, spec, preprocess), frame, decoded_pixels
+
+
+def open_image(content: bytes, where: str, settings: EngineSettings) -> Image.Image:
+    """Return an encoded image as RGB, upright, in its own size. `where` names it in errors.
+
+    Raises RequestError: INVALID if it is no JPEG or PNG image, TOO_LARGE if it exceeds the bounds.
+    """
+    if len(content) > settings.image_bytes:
+        words = f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
+        raise RequestError(Fault.TOO_LARGE, words)
+    return _open(content, Preprocess(IMAGE_FORMATS), where, settings.image_pixels).image
+
+
+def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
+    """Return parts of images as a tensor [n, …] of an input that declares how images become its values, and their
+    places in it, in pixels of each part.
+
+    Raises RequestError INVALID if they differ in size and the input does not resize them.
+    """
+    from PIL import Image
+
+    preprocess, images, frames = spec.preprocess or Preprocess(()), list[Array](), list[Frame]()
+    for view in views:
+        image: Image.Image = view.image
+        size = (max(1, round(view.size[0])), max(1, round(view.size[1])))
+        frame, part = _placed(size, preprocess)
+        if view.corners is None:
+            part = part.moved(*view.box[:2])
+        else:
+            corners = view.corners[[0, 3, 2, 1]].ravel().tolist()  # Pillow begins top left and goes down
+            image = image.transform(size, Image.Transform.QUAD, corners, Image.Resampling.BILINEAR)
+        shown = _resized(_in_mode(image, _MODES[preprocess.color]), part, (1.0, 1.0), preprocess.resample)
+        images.append(_as_input(shown, frame, spec, preprocess))
+        frames.append(frame)
+    try:
+        return np.stack(images), tuple(frames)
+    except ValueError:
+        raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size") from None
+
+
+def _as_input(image: Image.Image, frame: Frame, spec: TensorSpec, preprocess: Preprocess) -> Array:
+    """Return what the input shows of an image as its values, [channels, height, width] or as its layout says."""
     first = spec.layout not in _CHANNELS_LAST
     size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
     pixels = _pixels(image, size, preprocess, channels_first=first)
@@ -134,7 +178,7 @@ def _decode(
             channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
             aligned = channels[:, np.newaxis] if first else np.tile(channels, pixels.shape[1])
             values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
-    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype), frame, decoded_pixels
+    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype)
 
 
 def _decode_image(

@@ -1,0 +1,92 @@
+"""Views of an image: parts of it, in its own pixels. Nothing is copied before a model needs the part. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gateway.common.domain.tensor import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Part of a decoded `image` (Pillow, RGB, upright): the box, in pixels of the whole image.
+
+    `corners` [4, 2]: the part is what lies between them, clockwise from the top left of what they show, made a
+    rectangle. `box` is its size then, from 0, 0: places in such a part are not places in the image.
+    """
+
+    image: Any
+    box: tuple[float, float, float, float]
+    corners: Array | None = None
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Return width and height."""
+        left, top, right, bottom = self.box
+        return right - left, bottom - top
+
+    @property
+    def origin(self) -> tuple[float, float]:
+        """Return the place of the part's top left corner in the image; that of a part between corners is its own."""
+        return (0.0, 0.0) if self.corners is not None else self.box[:2]
+
+
+def whole(image: Any) -> View:
+    """Return the view of all of an image."""
+    return View(image, (0.0, 0.0, float(image.width), float(image.height)))
+
+
+def crop(view: View, box: Array, factor: float = 1.0) -> View:
+    """Return the part in a box (x1, y1, x2, y2) that is `factor` times as wide and high, inside of the image.
+
+    At least one pixel remains, the nearest one for a box outside of the image or without a size. A place that is no
+    number counts as 0.
+    """
+    width, height = view.image.size
+    x1, y1, x2, y2 = (float(value) if math.isfinite(value) else 0.0 for value in box)
+    sides = list[float]()
+    for low, high, most in ((x1, x2, width), (y1, y2, height)):
+        middle, half = (low + high) / 2, abs(high - low) / 2 * factor
+        begin, end = max(0.0, middle - half), min(float(most), middle + half)
+        if end - begin < 1.0:
+            begin = min(max(0.0, math.floor(begin)), most - 1.0)
+            end = begin + 1.0
+        sides += [begin, end]
+    return View(view.image, (sides[0], sides[2], sides[1], sides[3]))
+
+
+def warp(view: View, corners: Array) -> View:
+    """Return what lies between four corners [4, 2] (x, y): top left, top right, bottom right, bottom left of it."""
+    width, height = view.image.size
+    places = np.clip(np.nan_to_num(np.asarray(corners, np.float64)), 0.0, (width, height))
+    across = max(1.0, *(np.linalg.norm(places[b] - places[a]) for a, b in ((0, 1), (3, 2))))
+    down = max(1.0, *(np.linalg.norm(places[b] - places[a]) for a, b in ((1, 2), (0, 3))))
+    return replace(view, box=(0.0, 0.0, float(across), float(down)), corners=places)
+
+
+def tiles(view: View, size: tuple[int, int], overlap: float) -> list[View]:
+    """Return the tiles of `size` (height, width) that cover a view, row by row; those at the ends are moved inwards.
+
+    Neighbours share `overlap` of a side at least. A view that is smaller than a tile is one tile.
+    """
+    left, top, right, bottom = view.box
+    places = [
+        _starts(begin, end, side, overlap) for begin, end, side in ((top, bottom, size[0]), (left, right, size[1]))
+    ]
+    return [
+        View(view.image, (x, y, min(x + size[1], right), min(y + size[0], bottom)))
+        for y in places[0]
+        for x in places[1]
+    ]
+
+
+def _starts(begin: float, end: float, side: int, overlap: float) -> list[float]:
+    length = end - begin
+    if length <= side:
+        return [begin]
+    count = math.ceil((length - side) / max(1.0, side * (1 - overlap))) + 1
+    return [begin + math.floor((length - side) * place / (count - 1)) for place in range(count)]
