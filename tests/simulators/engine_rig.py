@@ -31,6 +31,7 @@ from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.repository import ModelRepository
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.constants import settings_with
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
@@ -159,6 +160,7 @@ class Rig:
             selection=SelectionSettings(self.objective, idle_before_trial_s=self.idle_before_trial_s),
             control=lambda: self.control,
             publish=self.events.append,
+            open_pipeline=open_pipeline,
         )
 
     @property

@@ -134,6 +134,11 @@ class Pipeline:
     file: str = ""
 
     @property
+    def galleries(self) -> tuple[str, ...]:
+        """Return the files that it reads, each once."""
+        return tuple(dict.fromkeys(step.gallery for step in self.steps if isinstance(step, MatchStep)))
+
+    @property
     def models(self) -> tuple[tuple[str, str], ...]:
         """Return name and version ("": any) of each model that it runs, once."""
         named = ((step.model, step.version) for step in self.steps if isinstance(step, ModelStep))

@@ -27,12 +27,16 @@ from gateway.serving.engine.loader import Loader, Opened
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
 from gateway.serving.engine.staging import Staging, chosen
-from gateway.serving.engine.target import ModelTarget
+from gateway.serving.engine.target import ModelTarget, RequestTarget
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
+OpenPipeline = Callable[[Release, "Find", EngineContext, ModelTarget | None], Awaitable[ModelTarget]]
+"""Function that opens a pipeline; the last argument is the version that it replaces. Raises VariantError."""
+Find = Callable[[str, str], RequestTarget]
+"""Function that returns what answers to a model's name and version now. Raises RequestError."""
 LANE_S = 10.0
 """Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
 SLOW_LOADS = 4
@@ -58,7 +62,9 @@ class ModelRepository:
         selection: SelectionSettings,
         control: Callable[[], bool],
         publish: Publish,
+        open_pipeline: OpenPipeline,
     ) -> None:
+        self._open_pipeline = open_pipeline
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
         self._changing, self._followed = asyncio.Lock(), asyncio.Event()
@@ -146,6 +152,9 @@ class ModelRepository:
         self._check_control("unload")
         async with self._change():
             entry = self._registry.known(model)
+            if users := self._users(model):
+                what = f"model '{model}' is run by the pipeline {', '.join(users)}; unload that first"
+                raise RequestError(Fault.INVALID, what)
             self._leases.end(model, "unloaded")
             for version, record in list(entry.records.items()):
                 if record.serving or record.retry:
@@ -190,6 +199,12 @@ class ModelRepository:
             servables = list(self._registry.targets())
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
+
+    def _users(self, model: str) -> list[str]:
+        """Return the pipelines that serve and run a model."""
+        serving = [record.serving.release for record in self._registry.records() if record.serving]
+        pipelines = [release.pipeline for release in serving if release.pipeline]
+        return sorted({one.name for one in pipelines if model in {named for named, _ in one.models}})
 
     def _check_control(self, verb: str) -> None:
         if not self._control():
@@ -310,10 +325,31 @@ class ModelRepository:
                 entry.attempt(release.version, Attempt.WAITING)
         self._registry.is_read = True
         try:
-            await load_all((partial(self._bring_up, release) for release in releases), self._selection.loads_at_once)
+            models = [release for release in releases if release.pipeline is None]
+            await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
+            for pipeline in self._pipelines(releases):
+                await self._bring_up(pipeline)
         finally:
             for release in releases:
                 self._give_up(release)
+
+    def _pipelines(self, releases: Sequence[Release]) -> list[Release]:
+        """Return the pipelines among the releases, and those that wait for one of them, after those that they run."""
+        named = {release.name for release in releases}
+        found = [release for release in releases if release.pipeline]
+        waiting = [retry.release for retry in self._retries()]
+        found += [
+            one
+            for one in waiting
+            if one not in found and one.pipeline and any(model in named for model, _ in one.pipeline.models)
+        ]
+        ordered = list[Release]()
+        while found:
+            left = {release.name for release in found}
+            first = [one for one in found if one.pipeline and not left & {model for model, _ in one.pipeline.models}]
+            ordered += first or found  # those that run each other are refused when they are opened
+            found = [one for one in found if one not in ordered]
+        return ordered
 
     def _give_up(self, release: Release) -> None:
         """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
@@ -355,6 +391,9 @@ class ModelRepository:
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
 
     async def _opened(self, release: Release) -> ModelTarget:
+        if release.pipeline is not None:
+            old = self._registry.serving(release.name, release.version)
+            return await self._open_pipeline(release, self._registry.find, self._context, old)
         opened = await self._fitting.first(release, self._staging.staged)
         return self._made(opened) if isinstance(opened, Opened) else opened
 

@@ -144,7 +144,14 @@ class Servable:
         """Submit again the requests that collect as bytes: another target may answer them now."""
         self._raw.close()
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
         try:
@@ -155,7 +162,7 @@ class Servable:
                 raise self._answers.expired()
             if self._closed:
                 raise self._answers.unloaded()
-            ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account)
+            ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
             if form.encoded:
                 self._decode(ticket)
             else:

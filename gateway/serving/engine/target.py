@@ -44,8 +44,15 @@ class RequestTarget(Protocol):
     def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Return the batch that small requests like this one join as bytes, or None if each must be submitted."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
-        """Implement `Submission.submit`. Raises RequestError."""
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Pending:
+        """Implement `Submission.submit`. `frames`: places of images that its sender prepared. Raises RequestError."""
 
 
 class ModelTarget(RequestTarget, Protocol):
@@ -74,7 +81,14 @@ class ModelTarget(RequestTarget, Protocol):
     def counted(self, weight: int) -> ServableStatistics:
         """Return the statistics as of now, with this weight."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError."""
 
     def ask_beside(

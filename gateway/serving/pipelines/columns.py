@@ -609,7 +609,7 @@ def _default(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: 
 
     def filled(values: Values) -> Any:
         has, column = np.asarray(there(values) if there else True), of(values)
-        found: Array = np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column, otherwise(values))
+        found = np.asarray(np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column, otherwise(values)))
         return found.astype(object) if is_text else found
 
     return Value(replace(value.type, optional=False), rows, filled, divides=value.divides or other.divides)

@@ -72,21 +72,29 @@ IMAGE_TYPE = ColumnType(IMAGE, (), Datatype.BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Input of a model: its value, and how it becomes a tensor: `array`, `images`, or `encoded` as they were sent."""
+    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one."""
 
     spec: TensorSpec
     value: Value
-    mode: str
+
+    @property
+    def shows(self) -> bool:
+        """Return True if the value is an image."""
+        return self.value.type.kind == IMAGE
 
 
 @dataclass(slots=True)
 class Column:
-    """Column of a model's step: its slot, the output that it is made of, and how. `other`: values of skipped rows."""
+    """Column of a model's step: its slot, the output that it is made of, and how.
+
+    `has_rows`: the output's first dimension counts rows. `other`: values of skipped rows. `fallback`: of a failed run.
+    """
 
     slot: int
     type: ColumnType
     output: str
     make: Callable[[Array], Array]
+    has_rows: bool = True
     other: Value | None = None
     fallback: Any = None
 
@@ -112,6 +120,10 @@ class ModelRun:
     def name(self) -> str:
         """Return the step's name."""
         return self.step.name
+
+    def fits(self, manifest: ModelManifest) -> bool:
+        """Return True if the step holds for another version of the model as well."""
+        return manifest is self.manifest or _signature(manifest) == _signature(self.manifest)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -161,7 +173,8 @@ class OutputColumn:
 class Plan:
     """Compiled pipeline. `runs` come in an order in which each follows those that it `needs` (by index).
 
-    `inputs`: slot of each input's column. `slots`: how many values a request has. `manifest`: what callers see.
+    `inputs`: slot of each input's column. `slots`: how many values a request has. `manifest`: what callers see. `followers`: of
+    each run, those that need it.
     """
 
     pipeline: Pipeline
@@ -169,9 +182,14 @@ class Plan:
     root: RowSet
     inputs: tuple[tuple[PipelineInput, int], ...]
     runs: tuple[Run, ...]
-    needs: frozenset[int]
     outputs: tuple[OutputColumn, ...]
     slots: int
+    followers: tuple[tuple[int, ...], ...]
+
+    @property
+    def models(self) -> tuple[ModelRun, ...]:
+        """Return the runs of models."""
+        return tuple(run for run in self.runs if isinstance(run, ModelRun))
 
     def answers(self, values: Values, wanted: Sequence[str]) -> dict[str, Array]:
         """Return the outputs called `wanted`, in that order, with the request's rows first."""
@@ -222,19 +240,17 @@ class _Planner:
             ]
         except ExpressionError as error:
             raise ConfigurationError(str(error), file=self._pipeline.file, table="output") from None
-        needs = frozenset().union(
-            *(self._needs(each) for output in self._pipeline.outputs.values() for each in _expressions(output))
-        )
-        runs = tuple(self._unread_images(run) for run in self._runs)
+        unread = [run for run in self._runs if isinstance(run, DecodeRun) and run.name not in self._pixels]
+        runs = tuple(LocalRun(run.name, run.needs, lambda _: None) if run in unread else run for run in self._runs)
         return Plan(
             self._pipeline,
             self._manifest(outputs),
             self._root,
             tuple(self._inputs.values()),
             runs,
-            needs,
             tuple(outputs),
             self._slots,
+            tuple(tuple(n for n, run in enumerate(runs) if index in run.needs) for index in range(len(runs))),
         )
 
     # ---- names -------------------------------------------------------------------------------------------------------
@@ -327,7 +343,7 @@ class _Planner:
                 step.when.text if step.when else "", f"is {when.type.words}; 'when' needs a comparison"
             )
         rows = common_rows(step.name, [feed.value for feed in feeds] + ([when] if when else [])) or self._root
-        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows), feed.mode) for feed in feeds)
+        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows)) for feed in feeds)
         finds = _finds_objects(manifest)
         made = RowSet(step.name, self._slot(), self._slot(), rows, rows) if finds else None
         if made is not None and step.otherwise:
@@ -352,13 +368,13 @@ class _Planner:
         if spec.preprocess is not None and not spec.preprocess.frame and expression.text in self._inputs:
             declared, _ = self._inputs[expression.text]
             if declared.kind == IMAGE:
-                return Feed(spec, self._bare[declared.name], "encoded")
+                return Feed(spec, self._bare[declared.name])
         value = self._compiled(expression)
         if value.type.kind == IMAGE:
             if spec.preprocess is None or spec.preprocess.frame:
                 words = f"input '{name}' of model '{step.model}' declares no way from an image to its values"
                 raise self._error(step.name, f"{words}; add [input.preprocess] to its manifest")
-            return Feed(spec, value, "images")
+            return Feed(spec, value)
         inner = spec.shape[1:] if manifest.batched else spec.shape
         given = value.type.shape
         wanted = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
@@ -369,7 +385,7 @@ class _Planner:
         if not _may_fit(given, inner) and _elements(inner) != 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
-        return Feed(spec, value, "array")
+        return Feed(spec, value)
 
     def _model_column(self, run: ModelRun, name: str) -> Value | None:
         """Return a column of a model's step; make it when it is first read. None if there is none of that name."""
@@ -388,7 +404,9 @@ class _Planner:
             fallback = run.step.fallback.get(name) if run.step.fallback else None
             if run.step.fallback and fallback is None:
                 raise self._error(run.name, f"fallback lacks '{name}', which is read below; add it")
-            column = Column(self._slot(), of_type, output, make, other, _constant(fallback, of_type))
+            has_rows = run.manifest.batched or output in run.manifest.answered
+            constant = fallback.encode() if isinstance(fallback, str) else fallback
+            column = Column(self._slot(), of_type, output, make, has_rows, other, constant)
             run.columns[name] = column
         slot, ran = column.slot, run.ran
         rows, of_type = run.made or run.rows, column.type
@@ -588,23 +606,6 @@ class _Planner:
             answered=tuple(spec.name for spec in specs),
         )
 
-    def _unread_images(self, run: Run) -> Run:
-        """Return a run whose images are not decoded here if no step reads their pixels: the model decodes them."""
-        if isinstance(run, ModelRun):
-            feeds = [
-                Feed(feed.spec, feed.value, "images") if self._reads_pixels(run, feed) else feed for feed in run.feeds
-            ]
-            run.feeds = tuple(feeds)
-        elif isinstance(run, DecodeRun) and run.name not in self._pixels:
-            return LocalRun(run.name, frozenset(), lambda _: None)
-        return run
-
-    def _reads_pixels(self, run: ModelRun, feed: Feed) -> bool:
-        if feed.mode != "encoded":
-            return False
-        key = feed.spec.name if feed.spec.name in run.step.inputs else ""
-        return run.step.inputs[key].text in self._pixels
-
 
 class StepError(Exception):
     """Failure of a step for the data of one request."""
@@ -645,8 +646,15 @@ def _unsuppressed(boxes: Array, scores: Array, labels: Array, groups: Array, iou
     return np.sort(order[suppress(len(order), overlaps, len(order))])
 
 
-def _expressions(output: Output) -> tuple[Expression, ...]:
-    return (output,) if isinstance(output, Expression) else tuple(output.values())
+def _signature(manifest: ModelManifest) -> tuple[object, ...]:
+    return (
+        manifest.inputs,
+        manifest.outputs,
+        manifest.labels,
+        manifest.answered,
+        manifest.batched,
+        manifest.max_batch_rows,
+    )
 
 
 def _finds_objects(manifest: ModelManifest) -> bool:
@@ -708,10 +716,6 @@ def _best_text(rows: Array) -> Array:
     return found
 
 
-def _constant(value: float | str | bool | None, of_type: ColumnType) -> Any:
-    return value.encode() if isinstance(value, str) else value
-
-
 def _may_fit(given: Sequence[int], wanted: Sequence[int]) -> bool:
     pairs = zip(given, wanted, strict=False)
     return len(given) == len(wanted) and all(a == b or -1 in {a, b} for a, b in pairs)
@@ -748,33 +752,35 @@ def _documents(outputs: Sequence[OutputColumn], values: Values, count: int) -> A
     """Return one JSON object for each row of the request: its outputs by name. What is absent or no number is null."""
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for output in outputs:
-        name, made = output.key[0], output.made
-        size = values[made.count] if made else count
-        listed = _plain(spread(output.value, values, size))
-        if output.value.present is not None:
-            there = output.value.present(values)
-            listed = [value if has else None for value, has in zip(listed, there, strict=True)]
-        owned = owner_of(made, _outermost(made), values).tolist() if made else range(count)
+        name, made, value = output.key[0], output.made, output.value
+        listed = _plain(spread(value, values, values[made.count] if made else count))
+        if value.present is not None:
+            pairs = zip(listed, value.present(values), strict=True)
+            listed = [entry if there else None for entry, there in pairs]
+        nested = output.key[1] if len(output.key) > 1 else ""
         if made is None:
-            for row, value in enumerate(listed):
-                if len(output.key) > 1:
-                    rows[row].setdefault(name, {})[output.key[1]] = value
-                else:
-                    rows[row][name] = value
+            for row, entry in zip(rows, listed, strict=True):
+                _put(row, name, nested, entry)
             continue
         lists = [list[Any]() for _ in range(count)]
-        for owner, value in zip(owned, listed, strict=True):
-            lists[owner].append(value)
+        for owner, entry in zip(owner_of(made, _outermost(made), values).tolist(), listed, strict=True):
+            lists[owner].append(entry)
         for row, each in zip(rows, lists, strict=True):
-            if len(output.key) == 1:
+            if not nested:
                 row[name] = each
-            else:
-                objects = row.setdefault(name, [{} for _ in each])
-                for entry, value in zip(objects, each, strict=True):
-                    entry[output.key[1]] = value
+                continue
+            for thing, entry in zip(row.setdefault(name, [{} for _ in each]), each, strict=True):
+                thing[nested] = entry
     found = np.empty(count, object)
     found[:] = [json.dumps(row, ensure_ascii=False, allow_nan=False).encode() for row in rows]
     return found
+
+
+def _put(row: dict[str, Any], name: str, nested: str, entry: Any) -> None:
+    if nested:
+        row.setdefault(name, {})[nested] = entry
+    else:
+        row[name] = entry
 
 
 def _plain(column: Array) -> list[Any]:

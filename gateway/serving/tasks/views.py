@@ -63,9 +63,9 @@ def warp(view: View, corners: Array) -> View:
     """Return what lies between four corners [4, 2] (x, y): top left, top right, bottom right, bottom left of it."""
     width, height = view.image.size
     places = np.clip(np.nan_to_num(np.asarray(corners, np.float64)), 0.0, (width, height))
-    across = max(1.0, *(np.linalg.norm(places[b] - places[a]) for a, b in ((0, 1), (3, 2))))
-    down = max(1.0, *(np.linalg.norm(places[b] - places[a]) for a, b in ((1, 2), (0, 3))))
-    return replace(view, box=(0.0, 0.0, float(across), float(down)), corners=places)
+    across = max(1.0, *(float(np.linalg.norm(places[b] - places[a])) for a, b in ((0, 1), (3, 2))))
+    down = max(1.0, *(float(np.linalg.norm(places[b] - places[a])) for a, b in ((1, 2), (0, 3))))
+    return replace(view, box=(0.0, 0.0, across, down), corners=places)
 
 
 def tiles(view: View, size: tuple[int, int], overlap: float) -> list[View]:

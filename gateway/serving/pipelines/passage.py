@@ -1,0 +1,423 @@
+"""One request's way through a pipeline: each step runs as soon as those that it needs are over. On the event loop.
+
+A step with a model submits rows to the model's own queue, next to all other callers, and receives them as a sink.
+Tensors are passed by reference. Images are decoded and prepared on the threads that decode for all models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.pipeline import IMAGE, TEXT
+from gateway.common.domain.tensor import Array, Datatype, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.domain.ports import Pending
+from gateway.serving.engine.images import image_of, open_image, views_as_input
+from gateway.serving.pipelines.columns import RowSet, Values, spread
+from gateway.serving.pipelines.plan import (
+    PLACES,
+    Column,
+    DecodeRun,
+    Feed,
+    LocalRun,
+    ModelRun,
+    Plan,
+    StepError,
+)
+from gateway.serving.tasks.frame import Frame
+from gateway.serving.tasks.interpreter import ABSENT, PREFIX
+from gateway.serving.tasks.views import View, whole
+
+if TYPE_CHECKING:
+    from gateway.serving.engine.ticket import Ticket
+    from gateway.serving.pipelines.target import PipelineTarget
+
+REQUEST_ROWS_LIMIT = 10_000
+"""Most rows of one step of one request: more than any step makes of one row, for all rows."""
+
+
+@dataclass(slots=True)
+class StepStatistics:
+    """Counters of a step: requests that ran it, rows that it ran and skipped, failures, fallbacks, and its time."""
+
+    runs: int = 0
+    rows: int = 0
+    skipped_rows: int = 0
+    failures: int = 0
+    fallbacks: int = 0
+    ns: int = 0
+
+
+@dataclass(slots=True)
+class Under:
+    """Model's step under way: which rows run, the parts that are answered, and how many are not."""
+
+    run: ModelRun
+    began_ns: int
+    chosen: Array | None
+    parts: list[InferResponse | None]
+    left: int
+    images: Sequence[View] | Array = ()
+
+
+class Passage:
+    """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
+
+    __slots__ = ("_left", "_needed", "_pending", "_ready", "_target", "_under", "plan", "ticket", "values")
+
+    def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
+        self._target, self.plan, self.ticket = target, plan, ticket
+        self.values: Values = [None] * plan.slots
+        self._needed = [len(run.needs) for run in plan.runs]
+        self._left = len(plan.runs)
+        self._under = dict[int, Under]()
+        self._pending = dict[tuple[int, int], Pending]()
+        self._ready = [index for index, count in enumerate(self._needed) if not count]
+
+    # ---- as the sink of its parts ------------------------------------------------------------------------------------
+    def answer(self, token: tuple[int, int], response: InferResponse) -> None:
+        """Implement `Sink.answer`."""
+        index, part = token
+        self._pending.pop(token, None)
+        under = self._under.get(index)
+        if under is not None:
+            under.parts[part] = response
+            under.left -= 1
+            if not under.left:
+                del self._under[index]
+                self._step(index, partial(self._finish, index, under))
+
+    def refuse(self, token: tuple[int, int], error: RequestError) -> None:
+        """Implement `Sink.refuse`."""
+        self._pending.pop(token, None)
+        if (under := self._under.pop(token[0], None)) is not None:
+            self._failed(token[0], under, error)
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`: go on with the steps that had waited."""
+        self.advance()
+
+    # ---- the way -----------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Begin with the first steps, whose answers come later."""
+        request, values = self.ticket.request, self.values
+        count = self.ticket.form.rows
+        values[self.plan.root.count] = count
+        for declared, slot in self.plan.inputs:
+            array = request.inputs[declared.name].array
+            if declared.kind == IMAGE and array.dtype != object:
+                values[slot] = pixel_views(array)
+            else:
+                values[slot] = array.reshape(count) if declared.kind in {IMAGE, TEXT} else array
+        self.advance()
+
+    def advance(self) -> None:
+        """Run every step that waits for none."""
+        while self._ready and not self.ticket.done:
+            index = self._ready.pop()
+            run = self.plan.runs[index]
+            if isinstance(run, LocalRun):
+                self._step(index, partial(self._local, index, run))
+            elif isinstance(run, DecodeRun):
+                contents = self.values[run.slot]
+                self._apart(
+                    index, partial(_decoded, contents, run.name, self._target), partial(self._decoded, index, run)
+                )
+            else:
+                self._step(index, partial(self._submit, index, run))
+        if not self._left and not self.ticket.done:
+            self._target.finished(self)
+
+    def cancel(self) -> None:
+        """Cancel what is under way."""
+        pending, self._pending = self._pending, {}
+        self._under.clear()
+        for each in pending.values():
+            each.cancel()
+
+    def _statistics(self, index: int) -> StepStatistics:
+        return self._target.steps.setdefault(self.plan.runs[index].name, StepStatistics())
+
+    def _step(self, index: int, call: Callable[[], None]) -> None:
+        """Call a part of a step; its failure is that of the request."""
+        try:
+            call()
+        except StepError as error:
+            self._fail(index, RequestError(Fault.INVALID, str(error)))
+        except RequestError as error:
+            self._fail(index, error)
+        except Exception as error:  # noqa: BLE001  one request's boundary: the error of one step must not end the daemon
+            self._fail(index, RequestError(Fault.INTERNAL, f"failed: {type(error).__name__}: {error}"))
+
+    def _fail(self, index: int, error: RequestError) -> None:
+        run = self.plan.runs[index]
+        self._statistics(index).failures += 1
+        words = f"pipeline '{self.plan.pipeline.name}', step '{run.name}': {error.message}"
+        self._target.refused(
+            self, RequestError(error.fault, words, retry_after_s=error.retry_after_s, is_loading=error.is_loading)
+        )
+
+    def _over(self, index: int) -> None:
+        """Note the end of a step. The steps that waited for it are ready."""
+        self._left -= 1
+        for follower in self.plan.followers[index]:
+            self._needed[follower] -= 1
+            if not self._needed[follower]:
+                self._ready.append(follower)
+
+    def _local(self, index: int, run: LocalRun) -> None:
+        began_ns = time.perf_counter_ns()
+        run.apply(self.values)
+        statistics = self._statistics(index)
+        statistics.runs += 1
+        statistics.ns += time.perf_counter_ns() - began_ns
+        self._over(index)
+
+    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a call on a thread, then `done` with its result here."""
+        loop = asyncio.get_running_loop()
+        try:
+            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, call)
+        except RuntimeError as error:
+            self._fail(index, RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})"))
+            return
+
+        def ended() -> None:
+            if not self.ticket.done:
+                self._step(index, lambda: done(future.result()))
+                self.advance()
+
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+
+    def _decoded(self, index: int, run: DecodeRun, views: Array) -> None:
+        self.values[run.slot] = views
+        self._over(index)
+
+    # ---- steps with a model ------------------------------------------------------------------------------------------
+    def _submit(self, index: int, run: ModelRun) -> None:
+        values, statistics = self.values, self._statistics(index)
+        count, chosen = values[run.rows.count], None
+        if run.when is not None:
+            flags = spread(run.when, values, count)
+            values[run.ran] = flags
+            if not flags.all():
+                chosen = np.flatnonzero(flags)
+        running = count if chosen is None else len(chosen)
+        statistics.rows += running
+        statistics.skipped_rows += count - running
+        if running > REQUEST_ROWS_LIMIT:
+            raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
+        under = Under(run, time.monotonic_ns(), chosen, [], 0)
+        if not running:
+            self._finish(index, under)
+            return
+        statistics.runs += 1
+        columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
+        shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
+        views = next((column for column in shown if isinstance(column[0], View)), None)
+        if views is None:
+            self._send(index, under, columns, ())
+        else:
+            under.images = views
+            call = partial(_prepared, run.feeds, columns)
+            self._apart(index, call, lambda prepared: self._send(index, under, *prepared))
+
+    def _send(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+        run, sent = under.run, self.ticket.request
+        target = self._target.find(run.step.model, run.step.version)
+        if not run.fits(target.manifest):
+            words = f"model '{run.step.model}' was replaced by one of another signature"
+            raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
+        rows, most = len(columns[0]), self._target.rows_of(run.manifest)
+        deadline_ns = sent.deadline_ns
+        if run.step.deadline_s:
+            own_ns = time.monotonic_ns() + int(run.step.deadline_s * 1e9)
+            deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
+        wanted = tuple(RequestedOutput(name) for name in run.outputs)
+        under.parts = [None] * -(-rows // most)
+        under.left = len(under.parts)
+        self._under[index] = under
+        for part, begin in enumerate(range(0, rows, most)):
+            places = slice(begin, begin + most)
+            inputs = {
+                feed.spec.name: Tensor(
+                    Datatype.BYTES if column.dtype == object else feed.spec.datatype,
+                    _shaped(column if rows <= most else column[places], feed, batched=run.manifest.batched),
+                )
+                for feed, column in zip(run.feeds, columns, strict=True)
+            }
+            request = InferRequest(
+                run.step.model,
+                inputs,
+                run.step.version,
+                sent.id,
+                wanted,
+                deadline_ns,
+                sent.priority,
+                sent.caller,
+                f"{sent.stream}/{run.name}/{part}" if sent.stream else "",
+            )
+            try:
+                pending = target.submit(request, self, (index, part), None, frames[places])
+            except RequestError as error:
+                self._under.pop(index, None)
+                self._failed(index, under, error)
+                return
+            self._pending[index, part] = pending
+
+    def _failed(self, index: int, under: Under, error: RequestError) -> None:
+        """Use the values of the step's fallback, or let the request fail."""
+        run = under.run
+        for token in [token for token in self._pending if token[0] == index]:
+            self._pending.pop(token).cancel()
+        if not run.step.fallback:
+            self._fail(index, error)
+            return
+        self._statistics(index).fallbacks += 1
+        if run.made is not None:
+            self.values[run.made.index], self.values[run.made.count] = np.zeros(0, int), 0
+        rows = self.values[run.rows.count] if run.made is None else 0
+        for column in run.columns.values():
+            self.values[column.slot] = _filled(rows, column, column.fallback)
+        self._over(index)
+
+    def _finish(self, index: int, under: Under) -> None:
+        run, values, chosen = under.run, self.values, under.chosen
+        count = values[run.rows.count]
+        parts = [part for part in under.parts if part is not None]
+        if run.made is not None:
+            self._finish_objects(run, run.made, under, parts)
+        else:
+            for column in run.columns.values():
+                rows = _joined_rows(parts, column)
+                if chosen is not None:
+                    full = _filled(count, column, None) if column.other is None else np.array(column.other.of(values))
+                    if len(rows):
+                        full = (
+                            full if full.shape[1:] == rows.shape[1:] else np.zeros((count, *rows.shape[1:]), rows.dtype)
+                        )
+                        full[chosen] = rows
+                    rows = full
+                values[column.slot] = rows
+        self._statistics(index).ns += time.monotonic_ns() - under.began_ns
+        self._over(index)
+
+    def _finish_objects(self, run: ModelRun, made: RowSet, under: Under, parts: Sequence[InferResponse]) -> None:
+        values, owners, flags, begin = self.values, list[Array](), list[Array](), 0
+        for part in parts:
+            there = part.outputs[run.counted].array != ABSENT
+            flags.append(there)
+            owners.append(np.nonzero(there)[0] + begin)
+            begin += len(there)
+        owned = np.concatenate(owners) if owners else np.zeros(0, int)
+        for column in run.columns.values():
+            rows = [part.outputs[column.output].array[there] for part, there in zip(parts, flags, strict=True)]
+            made_of = column.make(np.concatenate(rows)) if rows else _filled(0, column, None)
+            if len(under.images) and column.output.removeprefix(PREFIX) in PLACES and len(made_of):
+                origins = np.array([view.origin for view in under.images], np.float32)[owned]
+                made_of = made_of.copy()
+                if column.type.shape == (4,):
+                    made_of += np.tile(origins, 2)
+                else:
+                    made_of[..., :2] += origins[:, np.newaxis]
+            values[column.slot] = made_of
+        values[made.index] = owned if under.chosen is None else under.chosen[owned]
+        values[made.count] = len(owned)
+
+
+def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
+    column: Array = spread(feed.value, values, count)
+    if chosen is not None:
+        column = column[chosen]
+    return column if feed.shows else _cast(column, feed.spec.datatype)
+
+
+def _cast(column: Array, datatype: Datatype) -> Array:
+    dtype = datatype.dtype
+    if column.dtype == dtype:
+        return column
+    if dtype.kind in "iu" and column.dtype.kind == "f":
+        bounds = np.iinfo(dtype)
+        if not np.isfinite(column).all():
+            raise StepError("gets a value that is no number")
+        return np.clip(np.rint(column), bounds.min, bounds.max).astype(dtype)
+    return column.astype(dtype)
+
+
+def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
+    """Return rows in the shape that the model takes: of a model without rows the only one."""
+    if feed.shows:
+        return column
+    inner = feed.spec.shape[1:] if batched else feed.spec.shape
+    if not batched:
+        return column.reshape(inner) if -1 not in inner else column[0]
+    return column if column.ndim == len(inner) + 1 else column.reshape(len(column), *inner)
+
+
+def _joined_rows(parts: Sequence[InferResponse], column: Column) -> Array:
+    """Return the rows of all parts."""
+    arrays = [part.outputs[column.output].array for part in parts]
+    if not arrays:
+        return _filled(0, column, None)
+    if not column.has_rows:
+        return column.make(np.stack(arrays))
+    return column.make(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
+
+
+def _concatenated(arrays: Sequence[Array]) -> Array:
+    """Return the rows of arrays, of which the largest decides how many values a row of a list has."""
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    sizes = [max(array.shape[axis] for array in arrays) for axis in range(1, arrays[0].ndim)]
+    pads = [[(0, 0), *((0, size - has) for size, has in zip(sizes, each.shape[1:], strict=True))] for each in arrays]
+    return np.concatenate([np.pad(array, pad) for array, pad in zip(arrays, pads, strict=True)])
+
+
+def _filled(count: int, column: Column, value: Any) -> Array:
+    """Return a column with one value in all rows; None: the value of rows that have none."""
+    shape = tuple(max(size, 0) for size in column.type.shape)
+    found = np.zeros((count, *shape), column.type.datatype.dtype)
+    if column.type.datatype is Datatype.BYTES:
+        found[:] = b""
+    if value is not None:
+        found[:] = value
+    return found
+
+
+def pixel_views(array: Array) -> Array:
+    """Return images that were sent as pixels [n, height, width, 3] as views."""
+    views = np.empty(len(array), object)
+    for row, pixels in enumerate(array):
+        views[row] = whole(image_of(pixels))
+    return views
+
+
+def _decoded(contents: Array, name: str, target: PipelineTarget) -> Array:
+    if len(contents) and isinstance(contents[0], View):
+        return contents
+    views = np.empty(len(contents), object)
+    for row, content in enumerate(contents):
+        views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))
+    return views
+
+
+def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> tuple[list[Array], tuple[Frame, ...]]:
+    """Return the columns with images as tensors, and the places of the first input's images in it."""
+    arrays, frames = list[Array](), tuple[Frame, ...]()
+    for feed, column in zip(feeds, columns, strict=True):
+        if feed.shows:
+            array, placed = views_as_input(column, feed.spec)
+            arrays.append(array)
+            frames = frames or placed
+        else:
+            arrays.append(column)
+    return arrays, frames
