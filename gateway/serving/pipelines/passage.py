@@ -19,7 +19,7 @@ import numpy as np
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import IMAGE, TEXT
 from gateway.common.domain.tensor import Array, Datatype, Tensor
-from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.images import image_of, open_image, views_as_input
 from gateway.serving.pipelines.columns import RowSet, Values, spread
@@ -144,9 +144,6 @@ class Passage:
         for each in pending.values():
             each.cancel()
 
-    def _statistics(self, index: int) -> StepStatistics:
-        return self._target.steps.setdefault(self.plan.runs[index].name, StepStatistics())
-
     def _step(self, index: int, call: Callable[[], None]) -> None:
         """Call a part of a step; its failure is that of the request."""
         try:
@@ -160,7 +157,7 @@ class Passage:
 
     def _fail(self, index: int, error: RequestError) -> None:
         run = self.plan.runs[index]
-        self._statistics(index).failures += 1
+        self._target.steps[index].failures += 1
         words = f"pipeline '{self.plan.pipeline.name}', step '{run.name}': {error.message}"
         self._target.refused(
             self, RequestError(error.fault, words, retry_after_s=error.retry_after_s, is_loading=error.is_loading)
@@ -177,7 +174,7 @@ class Passage:
     def _local(self, index: int, run: LocalRun) -> None:
         began_ns = time.perf_counter_ns()
         run.apply(self.values)
-        statistics = self._statistics(index)
+        statistics = self._target.steps[index]
         statistics.runs += 1
         statistics.ns += time.perf_counter_ns() - began_ns
         self._over(index)
@@ -204,7 +201,7 @@ class Passage:
 
     # ---- steps with a model ------------------------------------------------------------------------------------------
     def _submit(self, index: int, run: ModelRun) -> None:
-        values, statistics = self.values, self._statistics(index)
+        values, statistics = self.values, self._target.steps[index]
         count, chosen = values[run.rows.count], None
         if run.when is not None:
             flags = spread(run.when, values, count)
@@ -237,21 +234,20 @@ class Passage:
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
-        rows, most = len(columns[0]), self._target.rows_of(run.manifest)
+        rows, most = len(columns[0]), run.most
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
             own_ns = time.monotonic_ns() + int(run.step.deadline_s * 1e9)
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        wanted = tuple(RequestedOutput(name) for name in run.outputs)
-        under.parts = [None] * -(-rows // most)
-        under.left = len(under.parts)
+        under.left = 1 if rows <= most else -(-rows // most)
+        under.parts = [None] * under.left
         self._under[index] = under
         for part, begin in enumerate(range(0, rows, most)):
             places = slice(begin, begin + most)
             inputs = {
                 feed.spec.name: Tensor(
                     Datatype.BYTES if column.dtype == object else feed.spec.datatype,
-                    _shaped(column if rows <= most else column[places], feed, batched=run.manifest.batched),
+                    _shaped(column if rows <= most else column[places], feed, batched=run.batched),
                 )
                 for feed, column in zip(run.feeds, columns, strict=True)
             }
@@ -260,7 +256,7 @@ class Passage:
                 inputs,
                 run.step.version,
                 sent.id,
-                wanted,
+                run.wanted,
                 deadline_ns,
                 sent.priority,
                 sent.caller,
@@ -282,7 +278,7 @@ class Passage:
         if not run.step.fallback:
             self._fail(index, error)
             return
-        self._statistics(index).fallbacks += 1
+        self._target.steps[index].fallbacks += 1
         if run.made is not None:
             self.values[run.made.index], self.values[run.made.count] = np.zeros(0, int), 0
         rows = self.values[run.rows.count] if run.made is None else 0
@@ -308,7 +304,7 @@ class Passage:
                         full[chosen] = rows
                     rows = full
                 values[column.slot] = rows
-        self._statistics(index).ns += time.monotonic_ns() - under.began_ns
+        self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
         self._over(index)
 
     def _finish_objects(self, run: ModelRun, made: RowSet, under: Under, parts: Sequence[InferResponse]) -> None:

@@ -33,6 +33,7 @@ from gateway.common.domain.pipeline import (
     TileStep,
 )
 from gateway.common.domain.tensor import Array, Datatype
+from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.pipelines.columns import (
     FLAG,
     NUMBER,
@@ -103,7 +104,8 @@ class Column:
 class ModelRun:
     """Run of a model on the rows of a step. `made`: the rows of the objects that it finds; None: it has a result a row.
 
-    `ran`: slot of the flags of the rows that have a result of their own. `outputs`: names that it requests.
+    `ran`: slot of the flags of the rows that have a result of their own. `most`: rows of one request for the model.
+    `wanted`: the outputs that are read, known when all steps are compiled.
     """
 
     step: ModelStep
@@ -114,7 +116,10 @@ class ModelRun:
     when: Value | None
     made: RowSet | None
     ran: int
+    most: int
     columns: dict[str, Column] = field(default_factory=dict)
+    wanted: tuple[RequestedOutput, ...] = ()
+    batched: bool = True
 
     @property
     def name(self) -> str:
@@ -125,11 +130,11 @@ class ModelRun:
         """Return True if the step holds for another version of the model as well."""
         return manifest is self.manifest or _signature(manifest) == _signature(self.manifest)
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Return the outputs of the model that are read, each once."""
-        named = [column.output for column in self.columns.values()]
-        return tuple(dict.fromkeys([*([self.counted] if self.made else []), *named])) or (self.counted,)
+    def settle(self) -> None:
+        """Note which outputs of the model are read."""
+        named = [*([self.counted] if self.made else []), *(column.output for column in self.columns.values())]
+        self.wanted = tuple(RequestedOutput(name) for name in dict.fromkeys(named or [self.counted]))
+        self.batched = self.manifest.batched
 
     @property
     def counted(self) -> str:
@@ -206,14 +211,19 @@ Gallery = Callable[[str], tuple[Array, tuple[str, ...]]]
 """Function that returns the vectors [n, d] and labels of a gallery's file. Raises ConfigurationError."""
 
 
-def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
-    """Compile a pipeline. Raises ConfigurationError with the step and its line if parts do not fit each other."""
-    return _Planner(pipeline, manifests, gallery).plan()
+def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]) -> Plan:
+    """Compile a pipeline. `rows_of` returns the most rows of one request for a model.
+
+    Raises ConfigurationError with the step and its line if parts do not fit each other.
+    """
+    return _Planner(pipeline, manifests, gallery, rows_of).plan()
 
 
 class _Planner:
-    def __init__(self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> None:
-        self._pipeline, self._manifests, self._gallery = pipeline, manifests, gallery
+    def __init__(
+        self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]
+    ) -> None:
+        self._pipeline, self._manifests, self._gallery, self._rows_of_model = pipeline, manifests, gallery, rows_of
         self._slots = 0
         self._root = RowSet("input", self._slot(), self._slot())
         self._runs = list[Run]()
@@ -240,6 +250,9 @@ class _Planner:
             ]
         except ExpressionError as error:
             raise ConfigurationError(str(error), file=self._pipeline.file, table="output") from None
+        for run in self._runs:
+            if isinstance(run, ModelRun):
+                run.settle()
         unread = [run for run in self._runs if isinstance(run, DecodeRun) and run.name not in self._pixels]
         runs = tuple(LocalRun(run.name, run.needs, lambda _: None) if run in unread else run for run in self._runs)
         return Plan(
@@ -350,7 +363,8 @@ class _Planner:
             raise self._error(step.name, "finds objects: rows that 'when' skips have none, and need no 'else'")
         expressions = [*step.inputs.values(), step.when]
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
-        run = ModelRun(step, manifest, needs, rows, feeds, when and lifted(when, rows), made, self._slot())
+        when = when and lifted(when, rows)
+        run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot(), self._rows_of_model(manifest))
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels

@@ -119,7 +119,7 @@ class PipelineTarget:
         self.check = self._admission.check
         self.used_ns, self._signed = time.monotonic_ns(), signed
         self._limit = context.settings.queue_of(pipeline.name).requests
-        self.steps = dict[str, StepStatistics]()
+        self.steps = [StepStatistics() for _ in self._plan.runs]
         self._under_way = dict[Ticket, Passage]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
@@ -271,7 +271,7 @@ class PipelineTarget:
         """Compile the pipeline against the models that serve now."""
         if self._pipeline.name in reached(self._pipeline.models, self.find):
             raise ConfigurationError("runs itself, by a pipeline that it runs", file=self._pipeline.file)
-        return plan(self._pipeline, lambda model, version: self.find(model, version).manifest, self._gallery)
+        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery, self.rows_of)
 
     def _current(self) -> Plan:
         """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more."""
