@@ -19,7 +19,7 @@ from gateway.common.domain.errors import suggest
 from gateway.common.domain.expressions import FLAGS, Expression, ExpressionError
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.domain.postprocess import softmax
-from gateway.serving.tasks.views import crop, warp
+from gateway.serving.tasks.views import crop, turn, warp
 
 NUMBER, FLAG, TEXT, IMAGE, LIST = "number", "flag", "text", "image", "list"
 Values = list[Any]
@@ -757,6 +757,16 @@ def _warp(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: dic
     return _of_views(compiler, node, image, corners, warp)
 
 
+def _turn(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    """Return an image turned clockwise by a multiple of 90 degrees."""
+    _arguments(compiler, node, arguments, 2, 2)
+    image, degrees = compiler.image(arguments[0]), compiler.scalar(arguments[1])
+    if degrees.rows is None:
+        angle = degrees.of([])
+        degrees = Value(NUMBER_TYPE, image.rows, lambda values: np.full(len(image.of(values)), angle))
+    return _of_views(compiler, node, image, degrees, turn)
+
+
 def _of_views(
     compiler: _Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Array], Any]
 ) -> Value:
@@ -800,6 +810,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "sqrt": _elementwise(np.sqrt, divides=True),
     "sum": _total,
     "top": _top,
+    "turn": _turn,
     "upper": _of_text(lambda text: text.upper().encode(), TEXT_TYPE),
     "vote": _vote,
     "warp": _warp,
