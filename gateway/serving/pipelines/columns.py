@@ -82,7 +82,7 @@ class Value:
 
 FLAG_TYPE = ColumnType(FLAG, datatype=Datatype.BOOL)
 TEXT_TYPE = ColumnType(TEXT, datatype=Datatype.BYTES)
-NUMBER_TYPE = ColumnType(NUMBER)
+NUMBER_TYPE, INTEGER_TYPE = ColumnType(NUMBER), ColumnType(NUMBER, datatype=Datatype.INT64)
 
 
 @dataclass(slots=True)
@@ -560,7 +560,7 @@ def _count(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: di
     else:
         value = compiler.flag(argument)
     return compiler.over_rows(
-        node, value, NUMBER_TYPE, lambda column, places, count: np.bincount(places[column], minlength=count)
+        node, value, INTEGER_TYPE, lambda column, places, count: np.bincount(places[column], minlength=count)
     )
 
 
@@ -626,7 +626,7 @@ def _present(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: 
 def _argmax(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler._joined(node, [value], NUMBER_TYPE, lambda x: np.argmax(x, axis=-1))
+    return compiler._joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(x, axis=-1))
 
 
 def _top(compiler: _Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
