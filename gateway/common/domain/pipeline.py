@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from keyword import kwlist
 from typing import Any
 
 from gateway.common.domain.document import Table, read_document
@@ -23,6 +24,8 @@ NAMES_LIMIT = 64
 """Most inputs, outputs, or columns of a rule."""
 ROWS_LIMIT = 1_000
 """Most rows that one request may make of one of its rows: of tiles, of objects."""
+REQUEST_ROWS_LIMIT = 10_000
+"""Most rows of one step of one request: more than any step makes of one row, for all rows."""
 SIDE_LIMIT = 8_192
 """Largest side of a tile, in pixels."""
 DEADLINE_LIMIT_S = 3_600.0
@@ -32,7 +35,7 @@ IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
 KINDS = ("model", "rule", "select", "merge", "tile", "match")
 """Keys that name the kind of a step."""
-RESERVED = frozenset({"true", "false", "and", "or", "not", "in", "if", "else", "is", "result", "task"})
+RESERVED = frozenset({"true", "false", "result", "task", *kwlist})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class ModelStep:
     """Run of a model. `inputs`: expression by the model's input; the key "" is its only one.
 
     Rows for which `when` is false are skipped; their values are those of the step `otherwise`, or absent. A run that
-    fails, or takes longer than `deadline_s` (0: what the request has left), has the values of `fallback` if there are
-    any. `version` "" is the version that the model's name leads to.
+    fails, or takes longer than `deadline_s` (0: what the request has left), has the values of `fallback`; None: the
+    request fails. `version` "" is the version that the model's name leads to.
     """
 
     name: str
@@ -61,7 +64,7 @@ class ModelStep:
     when: Expression | None = None
     otherwise: str = ""
     deadline_s: float = 0.0
-    fallback: Mapping[str, float | str | bool] = field(default_factory=dict)
+    fallback: Mapping[str, float | str | bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def _outputs(top: Table) -> dict[str, Output]:
         if table is None:
             break
         _check_name(table, name, is_new=False)
-        found[name] = _expressions(table, name) if table.holds_table(name) else _expression(table, name)
+        found[name] = _named(table, name) if table.holds_table(name) else _expression(table, name)
     if not 0 < len(found) <= NAMES_LIMIT:
         top.refuse("output", f"must name 1 to {NAMES_LIMIT} outputs, not {len(found)}")
     return found
@@ -207,7 +210,7 @@ def _outputs(top: Table) -> dict[str, Output]:
 
 def _step(table: Table, known: set[str]) -> Step:
     name = table.text("name")
-    _check_name(table, name)
+    _check_name(table, name, "name")
     if name in known:
         table.refuse("name", f"{name!r} is the name of another step or input; names must differ")
     kinds = [kind for kind in KINDS if kind in table]
@@ -236,12 +239,12 @@ def _model_step(table: Table, name: str, known: set[str]) -> ModelStep:
         when=when,
         otherwise=otherwise,
         deadline_s=table.number("deadline_s", 0.0, low=0.0, high=DEADLINE_LIMIT_S),
-        fallback=_values(table, "fallback"),
+        fallback=_values(table, "fallback") if "fallback" in table else None,
     )
 
 
 def _rule_step(table: Table, name: str, _known: set[str]) -> RuleStep:
-    return RuleStep(name, _expressions(table, "rule"))
+    return RuleStep(name, _named(table, "rule"))
 
 
 def _select_step(table: Table, name: str, known: set[str]) -> SelectStep:
@@ -302,6 +305,14 @@ def _expressions(table: Table, key: str) -> dict[str, Expression]:
     return {name: _expression(inner, name) for name in names}
 
 
+def _named(table: Table, key: str) -> dict[str, Expression]:
+    found = _expressions(table, key)
+    for name in found:
+        if not STEP_PATTERN.fullmatch(name):
+            table.refuse(key, f"the name {name!r:.80} must be 1 to 32 lower-case letters, digits or '_'")
+    return found
+
+
 def _values(table: Table, key: str) -> dict[str, float | str | bool]:
     inner = table.table(key)
     found = inner.rest() if inner else {}
@@ -317,10 +328,11 @@ def _earlier(table: Table, key: str, name: str, known: set[str]) -> str:
     return name
 
 
-def _check_name(table: Table, name: str, *, is_new: bool = True) -> None:
+def _check_name(table: Table, name: str, key: str = "", *, is_new: bool = True) -> None:
+    """Refuse a name, which is that of the table's `key` or the key itself."""
     if not STEP_PATTERN.fullmatch(name) or (is_new and name in RESERVED):
         words = "must be 1 to 32 lower-case letters, digits or '_', the first a letter, and no word of expressions"
-        table.refuse("name" if "name" in table else name, f"the name {name!r:.80} {words}")
+        table.refuse(key or name, f"the name {name!r:.80} {words}")
 
 
 def _model_name(table: Table, key: str, value: str) -> str:

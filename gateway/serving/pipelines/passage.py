@@ -10,29 +10,21 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import IMAGE, TEXT
+from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending
-from gateway.serving.engine.images import image_of, open_image, views_as_input
-from gateway.serving.pipelines.columns import RowSet, Values, spread
-from gateway.serving.pipelines.plan import (
-    PLACES,
-    Column,
-    DecodeRun,
-    Feed,
-    LocalRun,
-    ModelRun,
-    Plan,
-    StepError,
-)
+from gateway.serving.engine.images import open_image, views_as_input
+from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
+from gateway.serving.pipelines.plan import Plan
+from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
 from gateway.serving.tasks.views import View, whole
@@ -41,8 +33,8 @@ if TYPE_CHECKING:
     from gateway.serving.engine.ticket import Ticket
     from gateway.serving.pipelines.target import PipelineTarget
 
-REQUEST_ROWS_LIMIT = 10_000
-"""Most rows of one step of one request: more than any step makes of one row, for all rows."""
+PARTS_AT_ONCE = 8
+"""Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
 
 
 @dataclass(slots=True)
@@ -59,20 +51,26 @@ class StepStatistics:
 
 @dataclass(slots=True)
 class Under:
-    """Model's step under way: which rows run, the parts that are answered, and how many are not."""
+    """Model's step under way: the rows that run, their parts that are answered, and how many are not.
+
+    `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    """
 
     run: ModelRun
     began_ns: int
-    chosen: Array | None
-    parts: list[InferResponse | None]
-    left: int
+    chosen: Array | None = None
+    parts: list[InferResponse | None] = field(default_factory=list)
+    left: int = 0
+    sent: int = 0
     images: Sequence[View] | Array = ()
+    columns: Sequence[Array] = ()
+    frames: Sequence[Frame] = ()
 
 
 class Passage:
     """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
 
-    __slots__ = ("_left", "_needed", "_pending", "_ready", "_target", "_under", "plan", "ticket", "values")
+    __slots__ = ("_left", "_needed", "_pending", "_ready", "_target", "_under", "_unsent", "plan", "ticket", "values")
 
     def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
         self._target, self.plan, self.ticket = target, plan, ticket
@@ -80,6 +78,7 @@ class Passage:
         self._needed = [len(run.needs) for run in plan.runs]
         self._left = len(plan.runs)
         self._under = dict[int, Under]()
+        self._unsent = set[int]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -95,12 +94,14 @@ class Passage:
             if not under.left:
                 del self._under[index]
                 self._step(index, partial(self._finish, index, under))
+            elif under.sent < len(under.parts):
+                self._unsent.add(index)
 
     def refuse(self, token: tuple[int, int], error: RequestError) -> None:
         """Implement `Sink.refuse`."""
         self._pending.pop(token, None)
         if (under := self._under.pop(token[0], None)) is not None:
-            self._failed(token[0], under, error)
+            self._step(token[0], partial(self._failed, token[0], under, error))
 
     def flush(self) -> None:
         """Implement `Sink.flush`: go on with the steps that had waited."""
@@ -109,51 +110,57 @@ class Passage:
     # ---- the way -----------------------------------------------------------------------------------------------------
     def begin(self) -> None:
         """Begin with the first steps, whose answers come later."""
-        request, values = self.ticket.request, self.values
-        count = self.ticket.form.rows
+        values, count = self.values, self.ticket.form.rows
         values[self.plan.root.count] = count
         for declared, slot in self.plan.inputs:
-            array = request.inputs[declared.name].array
-            if declared.kind == IMAGE and array.dtype != object:
-                values[slot] = pixel_views(array)
-            else:
-                values[slot] = array.reshape(count) if declared.kind in {IMAGE, TEXT} else array
+            array = self.ticket.request.inputs[declared.name].array
+            values[slot] = array.reshape(count) if declared.kind in {IMAGE, TEXT} else array
         self.advance()
 
     def advance(self) -> None:
-        """Run every step that waits for none."""
-        while self._ready and not self.ticket.done:
-            index = self._ready.pop()
-            run = self.plan.runs[index]
-            if isinstance(run, LocalRun):
-                self._step(index, partial(self._local, index, run))
-            elif isinstance(run, DecodeRun):
-                contents = self.values[run.slot]
-                self._apart(
-                    index, partial(_decoded, contents, run.name, self._target), partial(self._decoded, index, run)
-                )
-            else:
-                self._step(index, partial(self._submit, index, run))
-        if not self._left and not self.ticket.done:
-            self._target.finished(self)
+        """Run every step that waits for none, and submit the parts that there is room for."""
+        with np.errstate(all="ignore"):  # what divides by zero is seen in the result
+            while (self._ready or self._unsent) and not self.ticket.done:
+                if self._unsent:
+                    index = self._unsent.pop()
+                    if (under := self._under.get(index)) is not None:
+                        self._step(index, partial(self._send, index, under))
+                    continue
+                index = self._ready.pop()
+                run = self.plan.runs[index]
+                if isinstance(run, LocalRun):
+                    self._step(index, partial(self._local, index, run))
+                elif isinstance(run, DecodeRun):
+                    call = partial(_decoded, self.values[run.slot], run.name, self._target)
+                    self._step(index, partial(self._apart, index, call, partial(self._decoded, index, run)))
+                else:
+                    self._step(index, partial(self._submit, index, run))
+            if not self._left and not self.ticket.done:
+                self._target.finished(self)
 
     def cancel(self) -> None:
         """Cancel what is under way."""
         pending, self._pending = self._pending, {}
         self._under.clear()
+        self._unsent.clear()
         for each in pending.values():
             each.cancel()
 
     def _step(self, index: int, call: Callable[[], None]) -> None:
-        """Call a part of a step; its failure is that of the request."""
+        """Call a part of a step. Its failure is that of the request, unless a model's step has a fallback."""
         try:
             call()
-        except StepError as error:
-            self._fail(index, RequestError(Fault.INVALID, str(error)))
-        except RequestError as error:
-            self._fail(index, error)
         except Exception as error:  # noqa: BLE001  one request's boundary: the error of one step must not end the daemon
-            self._fail(index, RequestError(Fault.INTERNAL, f"failed: {type(error).__name__}: {error}"))
+            if isinstance(error, RequestError):
+                refusal = error
+            elif isinstance(error, StepError):
+                refusal = RequestError(Fault.INVALID, str(error))
+            else:
+                refusal = RequestError(Fault.INTERNAL, f"failed: {type(error).__name__}: {error}")
+            if (under := self._under.pop(index, None)) is not None:
+                self._step(index, partial(self._failed, index, under, refusal))
+            else:
+                self._fail(index, refusal)
 
     def _fail(self, index: int, error: RequestError) -> None:
         run = self.plan.runs[index]
@@ -173,20 +180,31 @@ class Passage:
 
     def _local(self, index: int, run: LocalRun) -> None:
         began_ns = time.perf_counter_ns()
-        run.apply(self.values)
-        statistics = self._target.steps[index]
-        statistics.runs += 1
-        statistics.ns += time.perf_counter_ns() - began_ns
-        self._over(index)
+
+        def applied(_: None = None) -> None:
+            statistics = self._target.steps[index]
+            statistics.runs += 1
+            statistics.ns += time.perf_counter_ns() - began_ns
+            self._over(index)
+
+        if run.is_long(self.values):
+            self._apart(index, partial(run.apply, self.values), applied)
+        else:
+            run.apply(self.values)
+            applied()
 
     def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run a call on a thread, then `done` with its result here."""
         loop = asyncio.get_running_loop()
+
+        def quietly() -> Any:
+            with np.errstate(all="ignore"):
+                return call()
+
         try:
-            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, call)
+            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, quietly)
         except RuntimeError as error:
-            self._fail(index, RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})"))
-            return
+            raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
 
         def ended() -> None:
             if not self.ticket.done:
@@ -211,43 +229,51 @@ class Passage:
         running = count if chosen is None else len(chosen)
         statistics.rows += running
         statistics.skipped_rows += count - running
-        if running > REQUEST_ROWS_LIMIT:
-            raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
-        under = Under(run, time.monotonic_ns(), chosen, [], 0)
+        under = Under(run, time.monotonic_ns(), chosen)
         if not running:
             self._finish(index, under)
             return
+        self._under[index] = under
+        if running > REQUEST_ROWS_LIMIT:
+            raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
         statistics.runs += 1
         columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
         shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
         views = next((column for column in shown if isinstance(column[0], View)), None)
         if views is None:
-            self._send(index, under, columns, ())
+            self._begin(index, under, columns, ())
         else:
             under.images = views
             call = partial(_prepared, run.feeds, columns)
-            self._apart(index, call, lambda prepared: self._send(index, under, *prepared))
+            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared))
 
-    def _send(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+    def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+        rows, most = len(columns[0]), under.run.most
+        under.columns, under.frames = columns, frames
+        under.left = 1 if rows <= most else -(-rows // most)
+        under.parts = [None] * under.left
+        self._send(index, under)
+
+    def _send(self, index: int, under: Under) -> None:
+        """Submit the next parts of a step."""
         run, sent = under.run, self.ticket.request
         target = self._target.find(run.step.model, run.step.version)
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
-        rows, most = len(columns[0]), run.most
+        columns, most, parts = under.columns, run.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
-            own_ns = time.monotonic_ns() + int(run.step.deadline_s * 1e9)
+            own_ns = under.began_ns + int(run.step.deadline_s * 1e9)
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        under.left = 1 if rows <= most else -(-rows // most)
-        under.parts = [None] * under.left
-        self._under[index] = under
-        for part, begin in enumerate(range(0, rows, most)):
-            places = slice(begin, begin + most)
+        while under.sent < parts and under.sent - (parts - under.left) < PARTS_AT_ONCE:
+            part = under.sent
+            under.sent += 1
+            places = slice(part * most, (part + 1) * most)
             inputs = {
                 feed.spec.name: Tensor(
                     Datatype.BYTES if column.dtype == object else feed.spec.datatype,
-                    _shaped(column if rows <= most else column[places], feed, batched=run.batched),
+                    _shaped(column if parts == 1 else column[places], feed, batched=run.batched),
                 )
                 for feed, column in zip(run.feeds, columns, strict=True)
             }
@@ -260,54 +286,60 @@ class Passage:
                 deadline_ns,
                 sent.priority,
                 sent.caller,
-                f"{sent.stream}/{run.name}/{part}" if sent.stream else "",
+                f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
             )
-            try:
-                pending = target.submit(request, self, (index, part), None, frames[places])
-            except RequestError as error:
-                self._under.pop(index, None)
-                self._failed(index, under, error)
-                return
-            self._pending[index, part] = pending
+            self._pending[index, part] = target.submit(request, self, (index, part), None, under.frames[places])
 
     def _failed(self, index: int, under: Under, error: RequestError) -> None:
         """Use the values of the step's fallback, or let the request fail."""
-        run = under.run
+        run, deadline_ns = under.run, self.ticket.request.deadline_ns
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
-        if not run.step.fallback:
+        is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
+        if run.step.fallback is None or is_late:
             self._fail(index, error)
             return
         self._target.steps[index].fallbacks += 1
-        if run.made is not None:
-            self.values[run.made.index], self.values[run.made.count] = np.zeros(0, int), 0
-        rows = self.values[run.rows.count] if run.made is None else 0
-        for column in run.columns.values():
-            self.values[column.slot] = _filled(rows, column, column.fallback)
-        self._over(index)
+        under.parts = []
+        running = self.values[run.rows.count] if under.chosen is None else len(under.chosen)
+        self._end(index, under, lambda column: _filled(running, column, column.fallback))
 
     def _finish(self, index: int, under: Under) -> None:
+        parts = [part for part in under.parts if part is not None]
+        self._end(index, under, lambda column: _joined_rows(parts, column))
+
+    def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
+        """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
         run, values, chosen = under.run, self.values, under.chosen
         count = values[run.rows.count]
-        parts = [part for part in under.parts if part is not None]
         if run.made is not None:
-            self._finish_objects(run, run.made, under, parts)
+            self._keep_objects(run, run.made, under)
         else:
             for column in run.columns.values():
-                rows = _joined_rows(parts, column)
-                if chosen is not None:
-                    full = _filled(count, column, None) if column.other is None else np.array(column.other.of(values))
-                    if len(rows):
-                        full = (
-                            full if full.shape[1:] == rows.shape[1:] else np.zeros((count, *rows.shape[1:]), rows.dtype)
-                        )
-                        full[chosen] = rows
-                    rows = full
-                values[column.slot] = rows
+                rows = rows_of(column)
+                values[column.slot] = rows if chosen is None else self._with_skipped(column, rows, chosen, count)
         self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
         self._over(index)
 
-    def _finish_objects(self, run: ModelRun, made: RowSet, under: Under, parts: Sequence[InferResponse]) -> None:
+    def _with_skipped(self, column: Column, rows: Array, chosen: Array, count: int) -> Array:
+        """Return a column of all rows of a step of which those of `chosen` ran."""
+        if column.other is not None:
+            other = spread(column.other, self.values, count)
+            full = np.array(other, other.dtype if other.dtype == object else column.type.datatype.dtype)
+        else:
+            full = _filled(count, column, None)
+        if not len(rows):
+            return full
+        if full.shape[1:] != rows.shape[1:]:
+            if column.other is not None:
+                sizes = f"{list(rows.shape[1:])}, those of the step named by else {list(full.shape[1:])}"
+                raise StepError(f"its values have the shape {sizes}")
+            full = np.zeros((count, *rows.shape[1:]), rows.dtype)
+        full[chosen] = rows
+        return full
+
+    def _keep_objects(self, run: ModelRun, made: RowSet, under: Under) -> None:
+        parts = [part for part in under.parts if part is not None]
         values, owners, flags, begin = self.values, list[Array](), list[Array](), 0
         for part in parts:
             there = part.outputs[run.counted].array != ABSENT
@@ -370,36 +402,24 @@ def _joined_rows(parts: Sequence[InferResponse], column: Column) -> Array:
 
 
 def _concatenated(arrays: Sequence[Array]) -> Array:
-    """Return the rows of arrays, of which the largest decides how many values a row of a list has."""
+    """Return the rows of arrays, of which the largest decides how many values a row has; others are filled up."""
     if len({array.shape[1:] for array in arrays}) == 1:
         return np.concatenate(arrays)
     sizes = [max(array.shape[axis] for array in arrays) for axis in range(1, arrays[0].ndim)]
     pads = [[(0, 0), *((0, size - has) for size, has in zip(sizes, each.shape[1:], strict=True))] for each in arrays]
-    return np.concatenate([np.pad(array, pad) for array, pad in zip(arrays, pads, strict=True)])
+    fill = b"" if arrays[0].dtype == object else ABSENT if arrays[0].dtype.kind == "i" else 0
+    return np.concatenate([np.pad(each, pad, constant_values=fill) for each, pad in zip(arrays, pads, strict=True)])
 
 
 def _filled(count: int, column: Column, value: Any) -> Array:
     """Return a column with one value in all rows; None: the value of rows that have none."""
     shape = tuple(max(size, 0) for size in column.type.shape)
-    found = np.zeros((count, *shape), column.type.datatype.dtype)
-    if column.type.datatype is Datatype.BYTES:
-        found[:] = b""
-    if value is not None:
-        found[:] = value
-    return found
-
-
-def pixel_views(array: Array) -> Array:
-    """Return images that were sent as pixels [n, height, width, 3] as views."""
-    views = np.empty(len(array), object)
-    for row, pixels in enumerate(array):
-        views[row] = whole(image_of(pixels))
-    return views
+    datatype = column.type.datatype
+    nothing = b"" if datatype is Datatype.BYTES else 0
+    return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
 
 
 def _decoded(contents: Array, name: str, target: PipelineTarget) -> Array:
-    if len(contents) and isinstance(contents[0], View):
-        return contents
     views = np.empty(len(contents), object)
     for row, content in enumerate(contents):
         views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))

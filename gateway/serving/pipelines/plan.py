@@ -5,11 +5,9 @@ Types, shapes, labels and names are checked here, before a request comes. The pl
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,9 +16,8 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression, ExpressionError
 from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
-    IMAGE,
+    REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
-    TEXT,
     MatchStep,
     MergeStep,
     ModelStep,
@@ -33,153 +30,51 @@ from gateway.common.domain.pipeline import (
     TileStep,
 )
 from gateway.common.domain.tensor import Array, Datatype
-from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.pipelines.columns import (
     FLAG,
+    IMAGE,
+    IMAGE_TYPE,
     NUMBER,
+    TEXT,
     ColumnType,
     RowSet,
-    Scope,
+    StepError,
     Value,
     Values,
     common_rows,
-    compiled,
     lifted,
-    named,
+    owner_of,
+    place_in_group,
     spread,
+)
+from gateway.serving.pipelines.compiler import Scope
+from gateway.serving.pipelines.functions import compiled
+from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents
+from gateway.serving.pipelines.runs import (
+    Column,
+    DecodeRun,
+    Feed,
+    LocalRun,
+    ModelRun,
+    Run,
+    column_names,
+    column_of,
+    elements,
+    finds_objects,
+    may_fit,
 )
 from gateway.serving.tasks.boxes import iou_overlaps, suppress
 from gateway.serving.tasks.candidates import within_classes
-from gateway.serving.tasks.interpreter import ABSENT, PREFIX, RESULT
+from gateway.serving.tasks.interpreter import RESULT
 from gateway.serving.tasks.views import tiles
-
-OBJECTS = {
-    "box": ("boxes", ColumnType(NUMBER, (4,), Datatype.FP32)),
-    "score": ("scores", ColumnType(NUMBER, (), Datatype.FP32)),
-    "class": ("classes", ColumnType(NUMBER, (), Datatype.INT32)),
-    "label": ("classes", ColumnType(TEXT, (), Datatype.BYTES)),
-    "corners": ("corners", ColumnType(NUMBER, (4, 2), Datatype.FP32)),
-    "angle": ("angles", ColumnType(NUMBER, (), Datatype.FP32)),
-}
-"""Columns of the objects that a detector finds, and the results of its task that they are made of."""
-DIGITS = 6
-"""Decimals of numbers in documents."""
-COUNTED = "classes"
-"""Result of detectors that states how many objects a row has: ABSENT follows them."""
-PLACES = frozenset({"boxes", "corners", "keypoints"})
-"""Results that are places in the image that the model got."""
-IMAGE_TYPE = ColumnType(IMAGE, (), Datatype.BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one."""
-
-    spec: TensorSpec
-    value: Value
-
-    @property
-    def shows(self) -> bool:
-        """Return True if the value is an image."""
-        return self.value.type.kind == IMAGE
-
-
-@dataclass(slots=True)
-class Column:
-    """Column of a model's step: its slot, the output that it is made of, and how.
-
-    `has_rows`: the output's first dimension counts rows. `other`: values of skipped rows. `fallback`: of a failed run.
-    """
-
-    slot: int
-    type: ColumnType
-    output: str
-    make: Callable[[Array], Array]
-    has_rows: bool = True
-    other: Value | None = None
-    fallback: Any = None
-
-
-@dataclass(slots=True)
-class ModelRun:
-    """Run of a model on the rows of a step. `made`: the rows of the objects that it finds; None: it has a result a row.
-
-    `ran`: slot of the flags of the rows that have a result of their own. `most`: rows of one request for the model.
-    `wanted`: the outputs that are read, known when all steps are compiled.
-    """
-
-    step: ModelStep
-    manifest: ModelManifest
-    needs: frozenset[int]
-    rows: RowSet
-    feeds: tuple[Feed, ...]
-    when: Value | None
-    made: RowSet | None
-    ran: int
-    most: int
-    columns: dict[str, Column] = field(default_factory=dict)
-    wanted: tuple[RequestedOutput, ...] = ()
-    batched: bool = True
-
-    @property
-    def name(self) -> str:
-        """Return the step's name."""
-        return self.step.name
-
-    def fits(self, manifest: ModelManifest) -> bool:
-        """Return True if the step holds for another version of the model as well."""
-        return manifest is self.manifest or _signature(manifest) == _signature(self.manifest)
-
-    def settle(self) -> None:
-        """Note which outputs of the model are read."""
-        named = [*([self.counted] if self.made else []), *(column.output for column in self.columns.values())]
-        self.wanted = tuple(RequestedOutput(name) for name in dict.fromkeys(named or [self.counted]))
-        self.batched = self.manifest.batched
-
-    @property
-    def counted(self) -> str:
-        """Return the output that tells how many objects were found; for other models the first one."""
-        names = [spec.name for spec in self.manifest.outputs]
-        return next((name for name in names if self.made and name.removeprefix(PREFIX) == COUNTED), names[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class LocalRun:
-    """Step that the gateway computes itself, without waiting."""
-
-    name: str
-    needs: frozenset[int]
-    apply: Callable[[Values], None]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRun:
-    """Decoding of an input's images, as pixels."""
-
-    name: str
-    slot: int
-    needs: frozenset[int] = frozenset()
-
-
-Run = ModelRun | LocalRun | DecodeRun
-
-
-@dataclass(frozen=True, slots=True)
-class OutputColumn:
-    """Output as a tensor: its value, and the rows of which it has one list for each row of the request (None: one)."""
-
-    spec: TensorSpec
-    value: Value
-    made: RowSet | None
-    key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Compiled pipeline. `runs` come in an order in which each follows those that it `needs` (by index).
 
-    `inputs`: slot of each input's column. `slots`: how many values a request has. `manifest`: what callers see. `followers`: of
-    each run, those that need it.
+    `inputs`: slot of each input's column. `slots`: how many values a request has. `manifest`: what callers see.
+    `followers`: of each run, those that need it.
     """
 
     pipeline: Pipeline
@@ -199,16 +94,22 @@ class Plan:
     def answers(self, values: Values, wanted: Sequence[str]) -> dict[str, Array]:
         """Return the outputs called `wanted`, in that order, with the request's rows first."""
         columns = {output.spec.name: output for output in self.outputs}
-        arrays = {name: _as_tensor(columns[name], values, values[self.root.count]) for name in wanted if name != RESULT}
+        arrays = {name: as_tensor(columns[name], self.root, values) for name in wanted if name != RESULT}
         if RESULT in wanted:
-            arrays[RESULT] = _documents(self.outputs, values, values[self.root.count])
+            arrays[RESULT] = documents(self.outputs, self.root, values)
         return {name: arrays[name] for name in wanted}
 
 
 Manifests = Callable[[str, str], ModelManifest]
 """Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
-Gallery = Callable[[str], tuple[Array, tuple[str, ...]]]
-"""Function that returns the vectors [n, d] and labels of a gallery's file. Raises ConfigurationError."""
+Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
+"""Function that returns the vectors [n, d], of length 1, and labels of a gallery's file. Raises ConfigurationError."""
+LOOP_WORK = 1_000_000
+"""Most multiplications of a comparison with a gallery on the event loop: about 0.1 ms."""
+LOOP_BOXES = 500
+"""Most boxes that are compared with each other on the event loop."""
+ALIKE_LIMIT = 4_000_000
+"""Most similarities that are in memory at once."""
 
 
 def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]) -> Plan:
@@ -293,20 +194,21 @@ class _Planner:
             of_type = ColumnType(FLAG if is_flag else NUMBER, declared.shape, declared.datatype)
         self._bare[declared.name] = Value(of_type, self._root, lambda values: values[slot])
 
-    def _scope(self, bare: Mapping[str, Value] | None = None) -> Scope:
+    def _scope(self, bare: Mapping[str, Value] | None = None, near: Sequence[str] = ()) -> Scope:
         return Scope(
             columns=lambda step, name: self._columns[step](name) if step in self._columns else None,
             bare={**self._bare, **(bare or {})},
             rows=self._rows,
             labels=self._labels,
             known=lambda step: self._known[step]() if step in self._known else (),
+            near=near,
         )
 
-    def _compiled(self, expression: Expression, bare: Mapping[str, Value] | None = None) -> Value:
+    def _compiled(self, expression: Expression) -> Value:
         for name in expression.names:
             if name in self._inputs and self._inputs[name][0].kind == IMAGE:
                 self._pixels.add(name)
-        return compiled(expression, self._scope(bare))
+        return compiled(expression, self._scope())
 
     def _needs(self, *expressions: Expression | None, steps: Sequence[str] = ()) -> frozenset[int]:
         named = [*steps]
@@ -342,10 +244,8 @@ class _Planner:
         inputs = dict(step.inputs)
         if "" in inputs:
             if len(required) != 1 and len(taken) != 1:
-                words = (
-                    f"model '{step.model}' has the inputs {', '.join(taken)}; write inputs = {{ {required[0]} = … }}"
-                )
-                raise self._error(step.name, words)
+                words = f"model '{step.model}' has the inputs {', '.join(taken)}"
+                raise self._error(step.name, f"{words}; write inputs = {{ {next(iter(taken), '')} = … }}")
             inputs = {(required or list(taken))[0]: inputs[""]}
         if missing := [name for name in required if name not in inputs]:
             raise self._error(step.name, f"model '{step.model}' needs the input '{missing[0]}'")
@@ -357,10 +257,13 @@ class _Planner:
             )
         rows = common_rows(step.name, [feed.value for feed in feeds] + ([when] if when else [])) or self._root
         feeds = tuple(Feed(feed.spec, lifted(feed.value, rows)) for feed in feeds)
-        finds = _finds_objects(manifest)
+        finds = finds_objects(manifest)
         made = RowSet(step.name, self._slot(), self._slot(), rows, rows) if finds else None
-        if made is not None and step.otherwise:
-            raise self._error(step.name, "finds objects: rows that 'when' skips have none, and need no 'else'")
+        if made is not None and (step.otherwise or step.fallback):
+            words = "finds objects: rows that 'when' skips have none, and need no 'else'; fallback = {} means none"
+            raise self._error(step.name, words)
+        if step.otherwise and step.otherwise not in self._columns:
+            raise self._error(step.name, f"else names '{step.otherwise}', which is no step")
         expressions = [*step.inputs.values(), step.when]
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
         when = when and lifted(when, rows)
@@ -368,10 +271,10 @@ class _Planner:
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels
-        for key in step.fallback:
+        for key in step.fallback or ():
             if self._model_column(run, key) is None:
                 raise self._error(step.name, f"fallback names '{key}', which is no column of the step")
-        self._add(run, lambda name: self._model_column(run, name), lambda: _column_names(manifest))
+        self._add(run, lambda name: self._model_column(run, name), lambda: column_names(manifest))
 
     def _feed(
         self, step: ModelStep, spec: TensorSpec | None, name: str, expression: Expression, manifest: ModelManifest
@@ -396,7 +299,7 @@ class _Planner:
             raise self._error(
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
-        if not _may_fit(given, inner) and _elements(inner) != 1:
+        if not may_fit(given, inner) and elements(inner) != 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)
@@ -404,23 +307,14 @@ class _Planner:
     def _model_column(self, run: ModelRun, name: str) -> Value | None:
         """Return a column of a model's step; make it when it is first read. None if there is none of that name."""
         if (column := run.columns.get(name)) is None:
-            made = _column_of(run.manifest, name)
+            made = column_of(run.manifest, name)
             if made is None:
                 return None
             output, of_type, make = made
-            other = None
-            if run.step.otherwise:
-                other = self._columns[run.step.otherwise](name)
-                if other is None or (other.type.kind, other.type.shape) != (of_type.kind, of_type.shape):
-                    words = f"'{run.step.otherwise}' has no column '{name}' of the same type ({of_type.words})"
-                    raise self._error(run.name, f"the step named by else, {words}")
-                other = lifted(other, run.rows)
-            fallback = run.step.fallback.get(name) if run.step.fallback else None
-            if run.step.fallback and fallback is None:
-                raise self._error(run.name, f"fallback lacks '{name}', which is read below; add it")
+            other = self._other(run, name, of_type) if run.step.otherwise else None
+            fallback = self._fallback(run, name, of_type) if made is not None and run.made is None else None
             has_rows = run.manifest.batched or output in run.manifest.answered
-            constant = fallback.encode() if isinstance(fallback, str) else fallback
-            column = Column(self._slot(), of_type, output, make, has_rows, other, constant)
+            column = Column(self._slot(), of_type, output, make, has_rows, other, fallback)
             run.columns[name] = column
         slot, ran = column.slot, run.ran
         rows, of_type = run.made or run.rows, column.type
@@ -428,6 +322,42 @@ class _Planner:
             return Value(of_type, rows, lambda values: values[slot])
         optional = ColumnType(of_type.kind, of_type.shape, of_type.datatype, optional=True)
         return Value(optional, rows, lambda values: values[slot], lambda values: values[ran])
+
+    def _other(self, run: ModelRun, name: str, of_type: ColumnType) -> Value:
+        """Return the values of rows that are skipped: those of the same column of the step that `else` names."""
+        other, words = self._columns[run.step.otherwise](name), f"the step named by else, '{run.step.otherwise}',"
+        if other is None or (other.type.kind, other.type.shape) != (of_type.kind, of_type.shape):
+            raise self._error(run.name, f"{words} has no column '{name}' of the same type ({of_type.words})")
+        if not np.can_cast(other.type.datatype.dtype, of_type.datatype.dtype, "same_kind"):
+            names = f"{other.type.datatype.label} values, which {of_type.datatype.label} does not hold"
+            raise self._error(run.name, f"{words} has {names}, in '{name}'")
+        if other.type.optional:
+            raise self._error(run.name, f"{words} skips rows itself; give it an 'else' as well")
+        return self._at(other, run.rows, run.name, words)
+
+    def _fallback(self, run: ModelRun, name: str, of_type: ColumnType) -> float | bytes | bool | None:
+        """Return the value of a column when the run fails, None if the request fails then."""
+        if run.step.fallback is None:
+            return None
+        value = run.step.fallback.get(name)
+        if value is None:
+            raise self._error(run.name, f"fallback lacks '{name}', which is read below; add it")
+        kind = FLAG if isinstance(value, bool) else TEXT if isinstance(value, str) else NUMBER
+        dtype = of_type.datatype.dtype
+        if isinstance(value, (int, float)) and dtype.kind in "iu":
+            bounds = np.iinfo(dtype)
+            is_held = value == int(value) and bounds.min <= value <= bounds.max if math.isfinite(value) else False
+        else:
+            is_held = True
+        if kind != of_type.kind or not is_held:
+            raise self._error(run.name, f"fallback has {value!r:.80} for '{name}', which is {of_type.words}")
+        return value.encode() if isinstance(value, str) else value
+
+    def _at(self, value: Value, rows: RowSet, step: str, words: str) -> Value:
+        """Return a value with one row for each of `rows`. Raises ConfigurationError if those were not made of its."""
+        if value.rows is not None and value.rows not in rows.lineage():
+            raise self._error(step, f"{words} reads rows of '{value.rows.name}', of which '{rows.name}' was not made")
+        return lifted(value, rows)
 
     def _rule(self, step: RuleStep) -> None:
         found = {name: self._compiled(each) for name, each in step.columns.items()}
@@ -442,7 +372,7 @@ class _Planner:
         def apply(values: Values) -> None:
             for slot, value, rows in fills:
                 column = spread(value, values, values[rows.count])
-                if value.divides and not np.isfinite(column).all():
+                if value.divides and value.type.kind == NUMBER and not np.isfinite(column).all():
                     raise StepError("a rule divides by zero, or its result is no number")
                 values[slot] = column
 
@@ -450,15 +380,17 @@ class _Planner:
 
     def _select(self, step: SelectStep) -> None:
         source, source_columns = self._rows_of(step.name, step.source), self._known[step.source]()
-        bare = {name: value for name in source_columns if (value := self._columns[step.source](name))}
-        where = None if step.where is None else lifted(self._compiled(step.where, bare), source)
-        by = None if step.by is None else lifted(self._compiled(step.by, bare), source)
+        named = {name for each in (step.where, step.by) if each is not None for name in each.names}
+        bare = {name: value for name in source_columns if name in named and (value := self._columns[step.source](name))}
+        scope = self._scope(bare, source_columns)
+        where, by = (
+            None if each is None else self._at(compiled(each, scope), source, step.name, f"'{key}'")
+            for key, each in (("where", step.where), ("by", step.by))
+        )
         if where is not None and (where.type.kind != FLAG or where.type.shape):
             raise self._error(step.name, f"'where' is {where.type.words}; it must be a comparison")
         if by is not None and (by.type.kind != NUMBER or by.type.shape):
             raise self._error(step.name, f"'by' is {by.type.words}; it must be a number")
-        if any(value is not None and value.rows not in {None, source} for value in (where, by)):
-            raise self._error(step.name, f"'where' and 'by' may read rows of '{step.source}' and those above it")
         rows = RowSet(step.name, self._slot(), self._slot(), source, source.owner)
         owner = source.owner or self._root
 
@@ -469,7 +401,7 @@ class _Planner:
                 order = np.asarray(spread(by, values, count), np.float64)[kept]
                 kept = kept[np.argsort(-np.nan_to_num(order, nan=-np.inf), kind="stable")]
             if step.top:
-                kept = kept[_place_in_group(owner_of(source, owner, values)[kept]) < step.top]
+                kept = kept[place_in_group(owner_of(source, owner, values)[kept]) < step.top]
             values[rows.index], values[rows.count] = kept, len(kept)
 
         needs = self._needs(step.where, step.by, steps=[step.source])
@@ -483,46 +415,39 @@ class _Planner:
 
     def _merge(self, step: MergeStep) -> None:
         sources = [self._rows_of(step.name, name) for name in step.sources]
-        owners = [_outermost(rows) for rows in sources]
-        if len(set(map(id, owners))) > 1:
-            raise self._error(step.name, "merges rows that were not made of the same rows")
         names = [name for name in self._known[step.sources[0]]() if all(name in self._known[s]() for s in step.sources)]
-        rows = RowSet(step.name, self._slot(), self._slot(), owners[0], owners[0])
-        columns = dict[str, Value]()
-        fills = list[tuple[int, list[Value]]]()
+        rows = RowSet(step.name, self._slot(), self._slot(), self._root, self._root)
+        fills = dict[str, tuple[int, list[Value]]]()
 
         def column(name: str) -> Value | None:
             if name not in names:
                 return None
-            if name not in columns:
-                parts = [self._columns[source](name) for source in step.sources]
-                values = [part for part in parts if part is not None]
-                if len({(value.type.kind, value.type.shape) for value in values}) != 1 or values[0].type.kind == IMAGE:
+            if name not in fills:
+                found = [value for source in step.sources if (value := self._columns[source](name))]
+                if len({(value.type.kind, value.type.shape) for value in found}) != 1 or found[0].type.kind == IMAGE:
                     return None
-                slot = self._slot()
-                fills.append((slot, values))
-                columns[name] = Value(values[0].type, rows, lambda values: values[slot])
-            return columns[name]
+                fills[name] = self._slot(), found
+            slot, found = fills[name]
+            return Value(found[0].type, rows, lambda values: values[slot])
 
-        boxes, scores, labels = (column(name) for name in ("box", "score", "label"))
-        if step.nms_iou and not (boxes and scores and labels):
+        nms = [value for name in ("box", "score", "label") if step.nms_iou and (value := column(name))]
+        if step.nms_iou and len(nms) < 3:
             raise self._error(step.name, "nms_iou needs the columns box, score and label of each step")
 
-        def apply(values: Values) -> None:
-            owned = np.concatenate([owner_of(each, owners[0], values) for each in sources])
-            order = np.argsort(owned, kind="stable")
-            for slot, parts in fills:
-                values[slot] = np.concatenate([part.of(values) for part in parts])[order]
-            owned = owned[order]
-            if step.nms_iou and boxes and scores and labels:
-                kept = _unsuppressed(boxes.of(values), scores.of(values), labels.of(values), owned, step.nms_iou)
-                owned = owned[kept]
-                for slot, _ in fills:
-                    values[slot] = values[slot][kept]
-            values[rows.index], values[rows.count] = owned, len(owned)
+        def compared(values: Values) -> int:
+            return sum(values[each.count] for each in sources) if nms else 0
 
+        def apply(values: Values) -> None:
+            if compared(values) > REQUEST_ROWS_LIMIT:
+                raise StepError(f"compares more than {REQUEST_ROWS_LIMIT} boxes; use select with top before it")
+            owned = np.concatenate([owner_of(each, self._root, values) for each in sources])
+            values[rows.index] = owned = _merged(values, fills.values(), owned, nms, step.nms_iou)
+            values[rows.count] = len(owned)
+
+        needs = self._needs(steps=step.sources)
         self._rows[step.name] = rows
-        self._add(LocalRun(step.name, self._needs(steps=step.sources), apply), column, lambda: names)
+        run = LocalRun(step.name, needs, apply, lambda values: compared(values) > LOOP_BOXES)
+        self._add(run, column, lambda: names)
 
     def _tile(self, step: TileStep) -> None:
         image = self._compiled(step.image)
@@ -532,9 +457,10 @@ class _Planner:
         rows, slot = RowSet(step.name, self._slot(), self._slot(), above, above), self._slot()
 
         def apply(values: Values) -> None:
-            made = [tiles(view, step.size, step.overlap) for view in image.of(values)]
-            if any(len(each) > ROWS_LIMIT for each in made):
-                raise StepError(f"the image has more than {ROWS_LIMIT} tiles; make them larger")
+            try:
+                made = [tiles(view, step.size, step.overlap, ROWS_LIMIT) for view in image.of(values)]
+            except ValueError as error:
+                raise StepError(str(error)) from None
             column = np.empty(sum(map(len, made)), object)
             column[:] = [view for each in made for view in each]
             values[slot] = column
@@ -559,26 +485,26 @@ class _Planner:
             words = f"is {value.type.words}, but the vectors of {step.gallery} have {vectors.shape[1]} numbers"
             raise self._error(step.name, f"'of' {words}")
         rows, label, score = value.rows or self._root, self._slot(), self._slot()
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit = (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-        texts = np.empty(len(names) + 1, object)
-        texts[:] = [*(name.encode() for name in names), step.unknown.encode()]
+        unknown = step.unknown.encode()
 
         def apply(values: Values) -> None:
             asked = np.asarray(spread(value, values, values[rows.count]), np.float32)
-            norms = np.linalg.norm(asked, axis=1, keepdims=True)
-            if len(asked) and asked.shape[1] != unit.shape[1]:
-                raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {unit.shape[1]}")
-            alike = (asked / np.where(norms > 0, norms, 1.0)) @ unit.T
-            best = np.argmax(alike, axis=1) if len(unit) else np.zeros(len(asked), int)
-            values[score] = alike[np.arange(len(asked)), best] if len(unit) else np.zeros(len(asked), np.float32)
-            values[label] = texts[np.where(values[score] >= step.least, best, len(names))]
+            if len(asked) and asked.shape[1] != vectors.shape[1]:
+                raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {vectors.shape[1]}")
+            scores, best = _nearest(unit_vectors(asked), vectors)
+            labels = np.empty(len(asked), object)
+            labels[:] = [names[at] if found >= step.least else unknown for at, found in zip(best, scores, strict=True)]
+            values[score], values[label] = scores, labels
 
         columns = {
             "label": Value(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
             "score": Value(ColumnType(NUMBER, (), Datatype.FP32), rows, lambda values: values[score]),
         }
-        self._add(LocalRun(step.name, self._needs(step.of), apply), columns.get, lambda: list(columns))
+
+        def is_long(values: Values) -> bool:
+            return bool(values[rows.count] * vectors.size > LOOP_WORK)
+
+        self._add(LocalRun(step.name, self._needs(step.of), apply, is_long), columns.get, lambda: list(columns))
 
     def _rows_of(self, step: str, name: str) -> RowSet:
         if (rows := self._rows.get(name)) is None:
@@ -621,34 +547,40 @@ class _Planner:
         )
 
 
-class StepError(Exception):
-    """Failure of a step for the data of one request."""
+def unit_vectors(vectors: Array) -> Array:
+    """Return vectors [n, d] with the length 1; one of zeros as it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
-def owner_of(rows: RowSet, owner: RowSet, values: Values) -> Array:
-    """Return the place of each row's owner among the rows of `owner`."""
-    places: Array | None = None
-    for each in rows.lineage():
-        if each is owner:
-            break
-        index = values[each.index]
-        places = index if places is None else index[places]
-    return np.arange(values[rows.count]) if places is None else places
+def _nearest(asked: Array, vectors: Array) -> tuple[Array, Array]:
+    """Return the largest similarity of each vector, and where it is; 0 without `vectors`."""
+    scores, best = np.zeros(len(asked), np.float32), np.zeros(len(asked), int)
+    if not len(vectors):
+        return scores, best
+    several = max(1, ALIKE_LIMIT // len(vectors))
+    for begin in range(0, len(asked), several):
+        alike = asked[begin : begin + several] @ vectors.T
+        best[begin : begin + several] = places = np.argmax(alike, axis=1)
+        scores[begin : begin + several] = alike[np.arange(len(alike)), places]
+    return scores, best
 
 
-def _outermost(rows: RowSet) -> RowSet:
-    *_, last = rows.lineage()
-    return last
-
-
-def _place_in_group(groups: Array) -> Array:
-    """Return how many earlier elements are in the same group, for each."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(groups) else np.zeros(0, int)
-    places = np.empty(len(groups), int)
-    places[order] = np.arange(len(groups)) - np.repeat(begins, np.diff(np.r_[begins, len(groups)]))
-    return places
+def _merged(
+    values: Values, fills: Iterable[tuple[int, list[Value]]], owned: Array, nms: Sequence[Value], iou: float
+) -> Array:
+    """Fill the columns of merged rows, which have the owners `owned`, in the order of these; return the owners."""
+    order = np.argsort(owned, kind="stable")
+    for slot, parts in fills:
+        values[slot] = np.concatenate([part.of(values) for part in parts])[order]
+    owned = owned[order]
+    if nms:
+        boxes, scores, labels = (value.of(values) for value in nms)
+        kept = _unsuppressed(boxes, scores, labels, owned, iou)
+        for slot, _ in fills:
+            values[slot] = values[slot][kept]
+        owned = owned[kept]
+    return owned
 
 
 def _unsuppressed(boxes: Array, scores: Array, labels: Array, groups: Array, iou: float) -> Array:
@@ -656,162 +588,5 @@ def _unsuppressed(boxes: Array, scores: Array, labels: Array, groups: Array, iou
     _, kinds = np.unique(labels, return_inverse=True)
     kinds = groups * (kinds.max(initial=0) + 1) + kinds
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    overlaps = within_classes(iou_overlaps(boxes[order], iou), kinds[order])
+    overlaps = within_classes(iou_overlaps(np.asarray(boxes[order].T, np.float64), iou), kinds[order])
     return np.sort(order[suppress(len(order), overlaps, len(order))])
-
-
-def _signature(manifest: ModelManifest) -> tuple[object, ...]:
-    return (
-        manifest.inputs,
-        manifest.outputs,
-        manifest.labels,
-        manifest.answered,
-        manifest.batched,
-        manifest.max_batch_rows,
-    )
-
-
-def _finds_objects(manifest: ModelManifest) -> bool:
-    results = {name.removeprefix(PREFIX) for name in manifest.answered}
-    return {"boxes", "scores", "classes"} <= results
-
-
-def _column_names(manifest: ModelManifest) -> list[str]:
-    finds = _finds_objects(manifest)
-    own = [spec.name.removeprefix(PREFIX) for spec in manifest.outputs]
-    if not finds:
-        return own
-    return [name for name, (output, _) in OBJECTS.items() if output in own] + (
-        ["keypoints"] if "keypoints" in own else []
-    )
-
-
-def _column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Callable[[Array], Array]] | None:
-    """Return the output of a column, its type, and how the output's rows become its values; None if there is none."""
-    specs = {
-        spec.name.removeprefix(PREFIX) if spec.name in manifest.answered else spec.name: spec
-        for spec in manifest.outputs
-    }
-    if _finds_objects(manifest):
-        known = OBJECTS.get(name)
-        spec = specs.get(known[0] if known else name)
-        if spec is None or spec.shape[1:2] != (-1,):
-            return None
-        of_type = known[1] if known else ColumnType(NUMBER, spec.shape[2:], spec.datatype)
-        labels = manifest.labels
-        return spec.name, of_type, (lambda rows: named(rows, labels)) if name == "label" else _same
-    spec = specs.get(name)
-    if spec is None:
-        return None
-    has_rows = manifest.batched or spec.name in manifest.answered
-    inner = spec.shape[1:] if has_rows else spec.shape
-    kind = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
-    if spec.name in manifest.answered and inner == (-1,) and name in {"class", "score", "label"}:  # best first
-        return spec.name, ColumnType(kind, (), spec.datatype), _best_text if kind == TEXT else _best
-    if inner == (1,):
-        return spec.name, ColumnType(kind, (), spec.datatype), lambda rows: rows.reshape(-1)
-    return spec.name, ColumnType(kind, inner, spec.datatype), _same
-
-
-def _same(rows: Array) -> Array:
-    return rows
-
-
-def _best(rows: Array) -> Array:
-    """Return the first of the listed classes; ABSENT, or 0 as a score, where none is listed."""
-    if rows.shape[1]:
-        return rows[:, 0]
-    return np.full(len(rows), ABSENT if rows.dtype.kind == "i" else 0, rows.dtype)
-
-
-def _best_text(rows: Array) -> Array:
-    found = np.empty(len(rows), object)
-    found[:] = [row[0] or b"" if len(row) else b"" for row in rows]
-    return found
-
-
-def _may_fit(given: Sequence[int], wanted: Sequence[int]) -> bool:
-    pairs = zip(given, wanted, strict=False)
-    return len(given) == len(wanted) and all(a == b or -1 in {a, b} for a, b in pairs)
-
-
-def _elements(shape: Sequence[int]) -> int:
-    return int(np.prod(shape)) if all(size > 0 for size in shape) else 0
-
-
-def _as_tensor(output: OutputColumn, values: Values, count: int) -> Array:
-    """Return an output with the request's rows first. Lists of different lengths are filled up with ABSENT or 0."""
-    value, datatype = output.value, output.spec.datatype
-    rows = output.made
-    column = spread(value, values, values[rows.count] if rows else count)
-    if value.present is not None:
-        there = value.present(values)
-        if not np.all(there):
-            column = np.array(column)
-            column[~np.asarray(there)] = _filler(datatype)
-    if rows is None:
-        return column if datatype is Datatype.BYTES else np.ascontiguousarray(column, datatype.dtype)
-    owned = owner_of(rows, _outermost(rows), values)
-    places = _place_in_group(owned)
-    whole = np.full((count, int(places.max(initial=-1)) + 1, *column.shape[1:]), _filler(datatype), datatype.dtype)
-    whole[owned, places] = column
-    return whole
-
-
-def _filler(datatype: Datatype) -> Any:
-    return b"" if datatype is Datatype.BYTES else ABSENT if datatype.dtype.kind == "i" else 0
-
-
-def _documents(outputs: Sequence[OutputColumn], values: Values, count: int) -> Array:
-    """Return one JSON object for each row of the request: its outputs by name. What is absent or no number is null."""
-    rows: list[dict[str, Any]] = [{} for _ in range(count)]
-    for output in outputs:
-        name, made, value = output.key[0], output.made, output.value
-        listed = _plain(spread(value, values, values[made.count] if made else count))
-        if value.present is not None:
-            pairs = zip(listed, value.present(values), strict=True)
-            listed = [entry if there else None for entry, there in pairs]
-        nested = output.key[1] if len(output.key) > 1 else ""
-        if made is None:
-            for row, entry in zip(rows, listed, strict=True):
-                _put(row, name, nested, entry)
-            continue
-        lists = [list[Any]() for _ in range(count)]
-        for owner, entry in zip(owner_of(made, _outermost(made), values).tolist(), listed, strict=True):
-            lists[owner].append(entry)
-        for row, each in zip(rows, lists, strict=True):
-            if not nested:
-                row[name] = each
-                continue
-            for thing, entry in zip(row.setdefault(name, [{} for _ in each]), each, strict=True):
-                thing[nested] = entry
-    found = np.empty(count, object)
-    found[:] = [json.dumps(row, ensure_ascii=False, allow_nan=False).encode() for row in rows]
-    return found
-
-
-def _put(row: dict[str, Any], name: str, nested: str, entry: Any) -> None:
-    if nested:
-        row.setdefault(name, {})[nested] = entry
-    else:
-        row[name] = entry
-
-
-def _plain(column: Array) -> list[Any]:
-    """Return a column as values that JSON can carry."""
-    if column.dtype == object:
-        return [text.decode(errors="replace") for text in column]
-    if column.dtype.kind != "f":
-        plain: list[Any] = column.tolist()
-        return plain
-    rounded = np.round(np.asarray(column, np.float64), DIGITS) + 0.0  # + 0.0: no "-0.0" in JSON
-    if np.isfinite(rounded).all():
-        finite: list[Any] = rounded.tolist()
-        return finite
-    return _without_nan(rounded.tolist())
-
-
-def _without_nan(values: list[Any]) -> list[Any]:
-    return [
-        _without_nan(value) if isinstance(value, list) else value if math.isfinite(value) else None for value in values
-    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +19,12 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics
-from gateway.common.domain.tensor import Array, Tensor
+from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.common.timeouts import wait_for
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.lifecycle import ServableState
 from gateway.serving.domain.ports import Sink
+from gateway.serving.domain.postprocess import classify
 from gateway.serving.domain.sizes import request_sizes
 from gateway.serving.engine.admission import Admission, Form
 from gateway.serving.engine.context import EngineContext
@@ -33,7 +35,8 @@ from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.passage import Passage, StepStatistics
-from gateway.serving.pipelines.plan import Gallery, Plan, plan
+from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
+from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.tasks.frame import Frame
 
 RUNTIME = "pipeline"
@@ -61,23 +64,30 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     return target
 
 
-def read_gallery(file: Path) -> tuple[Array, tuple[str, ...]]:
-    """Return `vectors` [n, d] and `labels` [n] of a gallery. Raises ConfigurationError."""
+def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
+    """Return `vectors` [n, d], made as long as 1, and `labels` [n] of a gallery. Raises ConfigurationError."""
     try:
-        if file.stat().st_size > GALLERY_LIMIT_BYTES:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > GALLERY_LIMIT_BYTES:
             raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
         with np.load(file, allow_pickle=False) as content:
-            vectors, labels = np.asarray(content["vectors"], np.float32), content["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            vectors, labels = np.asarray(content["vectors"]), np.asarray(content["labels"])
+    except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         words = f"is no gallery: {error}; write one with numpy.savez(file, vectors=…, labels=…)"
         raise ConfigurationError(words, file=str(file)) from None
-    if vectors.ndim != 2 or labels.shape != vectors.shape[:1] or labels.dtype.kind != "U":
+    if vectors.dtype.kind not in "fiu" or vectors.ndim != 2:
+        words = f"needs vectors [n, d] of numbers, not {list(vectors.shape)} of {vectors.dtype}"
+        raise ConfigurationError(words, file=str(file))
+    with np.errstate(over="ignore"):
+        vectors = vectors.astype(np.float32)
+    if labels.shape != vectors.shape[:1] or labels.dtype.kind != "U":
         words = f"needs vectors [n, d] and n labels (texts), not {list(vectors.shape)} and {list(labels.shape)}"
         raise ConfigurationError(words, file=str(file))
     if len(vectors) > GALLERY_ENTRIES_LIMIT or not np.isfinite(vectors).all():
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
-    return vectors, tuple(labels.tolist())
+    return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
 
 
 def reached(models: Iterable[tuple[str, str]], find: Find) -> set[str]:
@@ -180,15 +190,7 @@ class PipelineTarget:
         now_ns = time.monotonic_ns()
         try:
             form = self._admission.form(request)
-            if request.deadline_ns is not None and request.deadline_ns <= now_ns:
-                raise RequestError(
-                    Fault.EXPIRED, f"the request's time was over before '{self.manifest.name}' could run"
-                )
-            if self._closed:
-                raise self._unloaded()
-            if len(self._under_way) >= self._limit:
-                words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
-                raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+            self._check_room(request, now_ns)
             plan = self._current()
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
@@ -198,6 +200,19 @@ class PipelineTarget:
         self._none.clear()
         asyncio.get_running_loop().call_soon(passage.begin)
         return ticket
+
+    def _check_room(self, request: InferRequest, now_ns: int) -> None:
+        """Refuse a request that is late, or one too many."""
+        if request.deadline_ns is not None and request.deadline_ns <= now_ns:
+            self.statistics.drop("expired")
+            words = f"the request's time was over before pipeline '{self.manifest.name}' could run it"
+            raise RequestError(Fault.EXPIRED, words)
+        if self._closed:
+            raise self._unloaded()
+        if len(self._under_way) >= self._limit:
+            self.statistics.drop("queue_full")
+            words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
+            raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
 
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: cancel what its steps submitted."""
@@ -209,26 +224,36 @@ class PipelineTarget:
     def finished(self, passage: Passage) -> None:
         """Answer a request all of whose steps are over."""
         ticket, manifest = passage.ticket, self.manifest
-        values = passage.values
         try:
-            wanted = [output.name for output in ticket.form.outputs]
-            arrays = passage.plan.answers(values, wanted)
+            outputs = self._outputs(passage)
         except Exception as error:  # noqa: BLE001  one request's boundary
             words = f"pipeline '{manifest.name}': its outputs fail: {type(error).__name__}: {error}"
             self.refused(passage, RequestError(Fault.INTERNAL, words))
             return
-        specs = {spec.name: spec.datatype for spec in manifest.outputs}
-        outputs = {name: Tensor(specs[name], array) for name, array in arrays.items()}
         now_ns = self.used_ns = time.monotonic_ns()
         took_ns = now_ns - ticket.queued_ns
         self.statistics.answered((ticket.queued_ns,), now_ns)
         times = RunTimes(0, 0, took_ns, 0, time.time_ns() // 1_000_000)
         self.statistics.executed(1, ticket.form.rows, times, RUNTIME)
+        self.statistics.ignored_parameters += ticket.request.ignored_parameters
         self._end(ticket)
         ticket.sink.answer(
             ticket.token, InferResponse(manifest.name, manifest.version, ticket.request.id, outputs, RUNTIME)
         )
         ticket.sink.flush()
+
+    def _outputs(self, passage: Passage) -> dict[str, Tensor]:
+        """Return the outputs that a request asks for."""
+        wanted = passage.ticket.form.outputs
+        arrays = passage.plan.answers(passage.values, [output.name for output in wanted])
+        specs = {spec.name: spec.datatype for spec in passage.plan.manifest.outputs}
+        outputs = dict[str, Tensor]()
+        for output in wanted:
+            array, datatype = arrays[output.name], specs[output.name]
+            if output.classification:
+                array, datatype = classify(array, output.classification, (), batched=True), Datatype.BYTES
+            outputs[output.name] = Tensor(datatype, array)
+        return outputs
 
     def refused(self, passage: Passage, error: RequestError) -> None:
         """Refuse a request one of whose steps failed, and cancel the others."""
@@ -236,6 +261,8 @@ class PipelineTarget:
         if ticket.done:
             return
         self.statistics.fail.add(time.monotonic_ns() - ticket.queued_ns)
+        if error.fault is Fault.EXPIRED:
+            self.statistics.drop("expired")
         self._end(ticket)
         passage.cancel()
         ticket.sink.refuse(ticket.token, error)
@@ -261,8 +288,7 @@ class PipelineTarget:
             self._none.set()
 
     def _unloaded(self) -> RequestError:
-        words = f"pipeline '{self.manifest.name}' was unloaded"
-        return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self.settings.retry_after_s)
+        return self._away("it was unloaded")
 
     def _publish_state(self, state: ServableState) -> None:
         self._context.publish(ServableChanged(self.manifest.name, self.manifest.version, state.value, ""))
@@ -274,23 +300,35 @@ class PipelineTarget:
         return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery, self.rows_of)
 
     def _current(self) -> Plan:
-        """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more."""
-        known = self._plan
+        """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more.
+
+        A step with a fallback needs no model.
+        """
+        if all(self._fits(run) for run in self._plan.models):
+            return self._plan
         try:
-            if all(run.fits(self.find(run.step.model, run.step.version).manifest) for run in known.models):
-                return known
             fresh = self._planned()
         except RequestError as error:
-            words = f"pipeline '{self.manifest.name}': {error.message}"
-            raise RequestError(
-                Fault.UNAVAILABLE, words, retry_after_s=self.settings.retry_after_s, is_loading=error.is_loading
-            ) from error
+            raise self._away(error.message, error) from error
         except ConfigurationError as error:
-            raise RequestError(Fault.UNAVAILABLE, f"pipeline '{self.manifest.name}' does not fit: {error}") from error
+            raise self._away(f"a model was replaced: {error}") from error
         if fresh.manifest != self.manifest:
-            words = (
-                f"pipeline '{self.manifest.name}': a model was replaced, and the outputs would change; load it again"
-            )
-            raise RequestError(Fault.UNAVAILABLE, words)
+            raise self._away("a model was replaced, and the inputs or outputs change; it is being loaded again")
         self._plan = fresh
         return fresh
+
+    def _fits(self, run: ModelRun) -> bool:
+        try:
+            return run.fits(self.find(run.step.model, run.step.version).manifest)
+        except RequestError as error:
+            if run.step.fallback is not None:
+                return True
+            raise self._away(f"step '{run.name}': {error.message}", error) from error
+
+    def _away(self, words: str, error: RequestError | None = None) -> RequestError:
+        return RequestError(
+            Fault.UNAVAILABLE,
+            f"pipeline '{self.manifest.name}': {words}",
+            retry_after_s=self.settings.retry_after_s,
+            is_loading=error is not None and error.is_loading,
+        )
