@@ -375,7 +375,7 @@ def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
 
 
 def _of_views(
-    compiler: Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Array], Any]
+    compiler: Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Any], Any]
 ) -> Value:
     rows = common_rows(compiler.words, [image, shape], node)
     views, places = lifted(image, rows).of, lifted(shape, rows).of
