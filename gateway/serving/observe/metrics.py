@@ -72,6 +72,7 @@ class Metrics:
         counted = self._statistics.statistics()
         yield from _traffic(counted)
         yield from _time(counted)
+        yield from _steps(counted)
         yield from self._models(counted)
         yield from _updates(counted)
         yield from _device(self._vitals)
@@ -188,6 +189,26 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
         buckets = list(zip(bounds, accumulate(servable.latency.counts), strict=True))
         latency.add_metric(of, buckets, servable.latency.ns / NS)
     return queue, compute, latency
+
+
+def _steps(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
+    """Return the metrics of the steps of pipelines. Their names are those that pipelines declare."""
+    labels = (*MODEL_LABELS, "step")
+    runs = _counter("step_runs", "Requests that ran a step of a pipeline.", labels)
+    rows = _counter("step_rows", "Rows of a step with a model: run or skipped.", (*labels, "outcome"))
+    failures = _counter("step_failures", "Requests that failed because of a step.", labels)
+    fallbacks = _counter("step_fallbacks", "Runs in place of which a step's fallback was used.", labels)
+    seconds = _counter("step_seconds", "Time of a step's runs, with the queue of its model.", labels)
+    for servable in counted:
+        for name, step in servable.steps.items():
+            of = [servable.model, servable.version, name]
+            runs.add_metric(of, step.runs)
+            rows.add_metric([*of, "run"], step.rows)
+            rows.add_metric([*of, "skipped"], step.skipped_rows)
+            failures.add_metric(of, step.failures)
+            fallbacks.add_metric(of, step.fallbacks)
+            seconds.add_metric(of, step.ns / NS)
+    return runs, rows, failures, fallbacks, seconds
 
 
 def _device(vitals: Vitals) -> Iterable[Metric]:

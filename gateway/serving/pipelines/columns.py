@@ -78,7 +78,7 @@ class Value:
 
 FLAG_TYPE = ColumnType(FLAG, datatype=Datatype.BOOL)
 TEXT_TYPE = ColumnType(TEXT, datatype=Datatype.BYTES)
-NUMBER_TYPE = ColumnType(NUMBER)
+NUMBER_TYPE, INTEGER_TYPE = ColumnType(NUMBER), ColumnType(NUMBER, datatype=Datatype.INT64)
 IMAGE_TYPE = ColumnType(IMAGE, datatype=Datatype.BYTES)
 
 

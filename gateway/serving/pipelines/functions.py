@@ -16,6 +16,7 @@ from gateway.serving.domain.postprocess import softmax
 from gateway.serving.pipelines.columns import (
     FLAG_TYPE,
     IMAGE,
+    INTEGER_TYPE,
     NUMBER,
     NUMBER_TYPE,
     TEXT,
@@ -27,7 +28,7 @@ from gateway.serving.pipelines.columns import (
     lifted,
 )
 from gateway.serving.pipelines.compiler import Compiler, Function, Scope, deepened, fp64
-from gateway.serving.tasks.views import crop, warp
+from gateway.serving.tasks.views import crop, turn, warp
 
 
 def compiled(expression: Expression, scope: Scope, *, optional: bool = False) -> Value:
@@ -165,7 +166,7 @@ def _count(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dic
     else:
         value = compiler.flag(argument)
     return compiler.over_rows(
-        node, value, NUMBER_TYPE, lambda column, places, count: np.bincount(places[column], minlength=count)
+        node, value, INTEGER_TYPE, lambda column, places, count: np.bincount(places[column], minlength=count)
     )
 
 
@@ -234,7 +235,7 @@ def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
 def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.argmax(x, axis=-1))
+    return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(x, axis=-1))
 
 
 def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
@@ -363,8 +364,18 @@ def _warp(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
     return _of_views(compiler, node, image, corners, warp)
 
 
+def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    """Return an image turned clockwise by a multiple of 90 degrees."""
+    _arguments(compiler, node, arguments, 2, 2)
+    image, degrees = compiler.image(arguments[0]), compiler.scalar(arguments[1])
+    if degrees.rows is None and (rows := image.rows) is not None:
+        angle = degrees.of([])
+        degrees = Value(NUMBER_TYPE, rows, lambda values: np.full(values[rows.count], angle))
+    return _of_views(compiler, node, image, degrees, turn)
+
+
 def _of_views(
-    compiler: Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Array], Any]
+    compiler: Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Any], Any]
 ) -> Value:
     rows = common_rows(compiler.words, [image, shape], node)
     views, places = lifted(image, rows).of, lifted(shape, rows).of
@@ -406,6 +417,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "sqrt": _elementwise(np.sqrt, divides=True),
     "sum": _total,
     "top": _top,
+    "turn": _turn,
     "upper": _of_text(lambda text: text.upper().encode(), TEXT_TYPE),
     "vote": _vote,
     "warp": _warp,

@@ -38,18 +38,6 @@ PARTS_AT_ONCE = 8
 
 
 @dataclass(slots=True)
-class StepStatistics:
-    """Counters of a step: requests that ran it, rows that it ran and skipped, failures, fallbacks, and its time."""
-
-    runs: int = 0
-    rows: int = 0
-    skipped_rows: int = 0
-    failures: int = 0
-    fallbacks: int = 0
-    ns: int = 0
-
-
-@dataclass(slots=True)
 class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
@@ -131,7 +119,8 @@ class Passage:
                 self._step(index, partial(self._local, index, run))
             elif isinstance(run, DecodeRun):
                 call = partial(_decoded, self.values[run.slot], run.name, self._target)
-                self._step(index, partial(self._apart, index, call, partial(self._decoded, index, run)))
+                done = partial(self._decoded, index, run, time.monotonic_ns())
+                self._step(index, partial(self._apart, index, call, done))
             else:
                 self._step(index, partial(self._submit, index, run))
         if not self._left and not self.ticket.done:
@@ -207,8 +196,10 @@ class Passage:
 
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
 
-    def _decoded(self, index: int, run: DecodeRun, views: Array) -> None:
-        self.values[run.slot] = views
+    def _decoded(self, index: int, run: DecodeRun, began_ns: int, views: Array) -> None:
+        self.values[run.slot], statistics = views, self._target.steps[index]
+        statistics.runs, statistics.rows = statistics.runs + 1, statistics.rows + len(views)
+        statistics.ns += time.monotonic_ns() - began_ns
         self._over(index)
 
     # ---- steps with a model ------------------------------------------------------------------------------------------

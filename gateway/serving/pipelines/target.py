@@ -18,7 +18,7 @@ from gateway.common.domain.events import ServableChanged
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline
 from gateway.common.domain.release import Release
-from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics
+from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.common.timeouts import wait_for
 from gateway.serving.domain.infer import InferRequest, InferResponse
@@ -34,7 +34,7 @@ from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
-from gateway.serving.pipelines.passage import Passage, StepStatistics
+from gateway.serving.pipelines.passage import Passage
 from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.tasks.frame import Frame
@@ -60,7 +60,7 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     except RequestError as error:
         raise VariantError(f"a model that it runs does not serve: {error.message}", transient=True) from error
     if old is not None and old.manifest == target.manifest:
-        target.statistics = old.statistics
+        target.count_in(old.statistics)
     return target
 
 
@@ -122,14 +122,13 @@ class PipelineTarget:
         self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
         self._plan = self._planned()
         self.manifest = self.declared = self._plan.manifest
-        self.statistics = statistics or ServableStatistics(pipeline.name, pipeline.version)
+        self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))
         rows = self.rows_of(self.manifest)
         self.sizes = request_sizes(self.manifest, rows, context.settings.request_slack_bytes)
         self._admission = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=context.settings.forms)
         self.check = self._admission.check
         self.used_ns, self._signed = time.monotonic_ns(), signed
         self._limit = context.settings.queue_of(pipeline.name).requests
-        self.steps = [StepStatistics() for _ in self._plan.runs]
         self._under_way = dict[Ticket, Passage]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
@@ -140,7 +139,8 @@ class PipelineTarget:
         """Return that it is a pipeline, and of which models."""
         named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
         rows = self.rows_of(self.manifest)
-        return Placement(RUNTIME, RUNTIME, "", "", f"runs {named}", rows, signed=self._signed)
+        reason = f"{len(self._pipeline.steps)} steps, runs {named}"
+        return Placement(RUNTIME, RUNTIME, "", "", reason, rows, signed=self._signed, pipeline=self._pipeline)
 
     @property
     def models(self) -> tuple[tuple[str, str], ...]:
@@ -155,6 +155,12 @@ class PipelineTarget:
     def rows_of(self, manifest: ModelManifest) -> int:
         """Return the most rows that one request for a model has; 1 for a model without rows."""
         return manifest.rows_limit(self.settings.max_batch_rows) if manifest.batched else 1
+
+    def count_in(self, statistics: ServableStatistics) -> None:
+        """Count from now on in `statistics`, with what it has of steps of the same names."""
+        names = [run.name for run in self._plan.runs]
+        self.statistics, self.steps = statistics, [statistics.steps.get(name) or StepStatistics() for name in names]
+        statistics.steps = dict(zip(names, self.steps, strict=True))
 
     def counted(self, weight: int) -> ServableStatistics:
         """Implement `ModelTarget.counted`."""

@@ -71,9 +71,33 @@ def crop(view: View, box: Array, factor: float = 1.0) -> View:
 
 
 def warp(view: View, corners: Array) -> View:
-    """Return what lies between four corners [4, 2] (x, y): top left, top right, bottom right, bottom left of it."""
+    """Return what lies between four corners [4, 2] (x, y), which are in order around it.
+
+    The first side is the one that is on top in the image.
+    """
     limits = view.limits
-    places = _in_image(view, np.clip(np.nan_to_num(np.asarray(corners, np.float64)), limits[:2], limits[2:]))
+    places = np.clip(np.nan_to_num(np.asarray(corners, np.float64)), limits[:2], limits[2:])
+    following = np.roll(places, -1, axis=0)
+    if np.sum(places[:, 0] * following[:, 1] - places[:, 1] * following[:, 0]) < 0:  # anticlockwise
+        places = places[::-1]
+    across, heights = (np.roll(places, -1, axis=0) - places).T[0], places[:, 1] + np.roll(places, -1, axis=0)[:, 1]
+    leans = np.abs(np.roll(places, -1, axis=0) - places)
+    tops = np.where((leans[:, 0] >= leans[:, 1]) & (across > 0), heights, np.inf)
+    return _between(view, _in_image(view, np.roll(places, -int(np.argmin(tops)), axis=0)))
+
+
+def turn(view: View, degrees: float) -> View:
+    """Return a part turned clockwise by the nearest multiple of 90 degrees."""
+    quarters = round(degrees / 90.0) % 4 if math.isfinite(degrees) else 0
+    if not quarters:
+        return view
+    left, top, right, bottom = view.box
+    own = np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
+    return _between(view, np.roll(_in_image(view, own), quarters, axis=0))
+
+
+def _between(view: View, places: Array) -> View:
+    """Return what lies between corners: top left, top right, bottom right, bottom left of it."""
     across = max(1.0, *(float(np.linalg.norm(places[b] - places[a])) for a, b in ((0, 1), (3, 2))))
     down = max(1.0, *(float(np.linalg.norm(places[b] - places[a])) for a, b in ((1, 2), (0, 3))))
     return replace(view, box=(0.0, 0.0, across, down), corners=places)
