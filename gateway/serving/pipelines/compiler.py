@@ -258,6 +258,8 @@ class Compiler:
     ) -> Value:
         """Return a function of values, row by row. A scalar next to a list of numbers counts for each of them."""
         rows = common_rows(self.words, found, node)
+        if divides:
+            function = np.errstate(all="ignore")(function)
         divides = divides or any(value.divides for value in found)
         parts = [lifted(value, rows) for value in found]
         deep = max((len(value.type.shape) for value in found), default=0)

@@ -368,9 +368,9 @@ def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
     """Return an image turned clockwise by a multiple of 90 degrees."""
     _arguments(compiler, node, arguments, 2, 2)
     image, degrees = compiler.image(arguments[0]), compiler.scalar(arguments[1])
-    if degrees.rows is None:
+    if degrees.rows is None and (rows := image.rows) is not None:
         angle = degrees.of([])
-        degrees = Value(NUMBER_TYPE, image.rows, lambda values: np.full(len(image.of(values)), angle))
+        degrees = Value(NUMBER_TYPE, rows, lambda values: np.full(values[rows.count], angle))
     return _of_views(compiler, node, image, degrees, turn)
 
 

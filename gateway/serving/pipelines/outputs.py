@@ -103,7 +103,8 @@ def _plain(column: Array) -> list[Any]:
     if column.dtype.kind != "f":
         plain: list[Any] = column.tolist()
         return plain
-    rounded = np.round(np.asarray(column, np.float64), DIGITS) + 0.0  # + 0.0: no "-0.0" in JSON
+    with np.errstate(over="ignore"):
+        rounded = np.round(np.asarray(column, np.float64), DIGITS) + 0.0  # + 0.0: no "-0.0" in JSON
     if np.isfinite(rounded).all():
         finite: list[Any] = rounded.tolist()
         return finite

@@ -107,25 +107,24 @@ class Passage:
 
     def advance(self) -> None:
         """Run every step that waits for none, and submit the parts that there is room for."""
-        with np.errstate(all="ignore"):  # what divides by zero is seen in the result
-            while (self._ready or self._unsent) and not self.ticket.done:
-                if self._unsent:
-                    index = self._unsent.pop()
-                    if (under := self._under.get(index)) is not None:
-                        self._step(index, partial(self._send, index, under))
-                    continue
-                index = self._ready.pop()
-                run = self.plan.runs[index]
-                if isinstance(run, LocalRun):
-                    self._step(index, partial(self._local, index, run))
-                elif isinstance(run, DecodeRun):
-                    call = partial(_decoded, self.values[run.slot], run.name, self._target)
-                    done = partial(self._decoded, index, run, time.monotonic_ns())
-                    self._step(index, partial(self._apart, index, call, done))
-                else:
-                    self._step(index, partial(self._submit, index, run))
-            if not self._left and not self.ticket.done:
-                self._target.finished(self)
+        while (self._ready or self._unsent) and not self.ticket.done:
+            if self._unsent:
+                index = self._unsent.pop()
+                if (under := self._under.get(index)) is not None:
+                    self._step(index, partial(self._send, index, under))
+                continue
+            index = self._ready.pop()
+            run = self.plan.runs[index]
+            if isinstance(run, LocalRun):
+                self._step(index, partial(self._local, index, run))
+            elif isinstance(run, DecodeRun):
+                call = partial(_decoded, self.values[run.slot], run.name, self._target)
+                done = partial(self._decoded, index, run, time.monotonic_ns())
+                self._step(index, partial(self._apart, index, call, done))
+            else:
+                self._step(index, partial(self._submit, index, run))
+        if not self._left and not self.ticket.done:
+            self._target.finished(self)
 
     def cancel(self) -> None:
         """Cancel what is under way."""
@@ -185,13 +184,8 @@ class Passage:
     def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run a call on a thread, then `done` with its result here."""
         loop = asyncio.get_running_loop()
-
-        def quietly() -> Any:
-            with np.errstate(all="ignore"):
-                return call()
-
         try:
-            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, quietly)
+            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, call)
         except RuntimeError as error:
             raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
 
@@ -369,7 +363,8 @@ def _cast(column: Array, datatype: Datatype) -> Array:
         if not np.isfinite(column).all():
             raise StepError("gets a value that is no number")
         return np.clip(np.rint(column), bounds.min, bounds.max).astype(dtype)
-    return column.astype(dtype)
+    with np.errstate(over="ignore"):
+        return column.astype(dtype)
 
 
 def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:

@@ -66,7 +66,7 @@ from gateway.serving.pipelines.runs import (
 from gateway.serving.tasks.boxes import iou_overlaps, suppress
 from gateway.serving.tasks.candidates import within_classes
 from gateway.serving.tasks.interpreter import RESULT
-from gateway.serving.tasks.views import tiles
+from gateway.serving.tasks.views import FAR, tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,8 +549,9 @@ class _Planner:
 
 def unit_vectors(vectors: Array) -> Array:
     """Return vectors [n, d] with the length 1; one of zeros as it is."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
 def _nearest(asked: Array, vectors: Array) -> tuple[Array, Array]:
@@ -588,5 +589,6 @@ def _unsuppressed(boxes: Array, scores: Array, labels: Array, groups: Array, iou
     _, kinds = np.unique(labels, return_inverse=True)
     kinds = groups * (kinds.max(initial=0) + 1) + kinds
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    overlaps = within_classes(iou_overlaps(np.asarray(boxes[order].T, np.float64), iou), kinds[order])
+    best_first = np.clip(np.asarray(boxes[order].T, np.float64), -FAR, FAR)
+    overlaps = within_classes(iou_overlaps(best_first, iou), kinds[order])
     return np.sort(order[suppress(len(order), overlaps, len(order))])
