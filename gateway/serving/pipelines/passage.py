@@ -106,7 +106,6 @@ class Passage:
         self.advance()
 
     def advance(self) -> None:
-<<<<<<< HEAD
         """Run every step that waits for none, and submit the parts that there is room for."""
         with np.errstate(all="ignore"):  # what divides by zero is seen in the result
             while (self._ready or self._unsent) and not self.ticket.done:
@@ -121,27 +120,12 @@ class Passage:
                     self._step(index, partial(self._local, index, run))
                 elif isinstance(run, DecodeRun):
                     call = partial(_decoded, self.values[run.slot], run.name, self._target)
-                    self._step(index, partial(self._apart, index, call, partial(self._decoded, index, run)))
+                    done = partial(self._decoded, index, run, time.monotonic_ns())
+                    self._step(index, partial(self._apart, index, call, done))
                 else:
                     self._step(index, partial(self._submit, index, run))
             if not self._left and not self.ticket.done:
                 self._target.finished(self)
-=======
-        """Run every step that waits for none."""
-        while self._ready and not self.ticket.done:
-            index = self._ready.pop()
-            run = self.plan.runs[index]
-            if isinstance(run, LocalRun):
-                self._step(index, partial(self._local, index, run))
-            elif isinstance(run, DecodeRun):
-                contents = self.values[run.slot]
-                call = partial(_decoded, contents, run.name, self._target)
-                self._apart(index, call, partial(self._decoded, index, run, time.monotonic_ns()))
-            else:
-                self._step(index, partial(self._submit, index, run))
-        if not self._left and not self.ticket.done:
-            self._target.finished(self)
->>>>>>> pipeshell
 
     def cancel(self) -> None:
         """Cancel what is under way."""
