@@ -131,11 +131,12 @@ class Rig:
     budget: ProfileBudget = field(default_factory=ProfileBudget)
     witness: Tensors | None = field(default_factory=lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
     require: str = ""
+    runtime: SimulatedRuntime = field(default_factory=SimulatedRuntime)
     noise_ns: Callable[[], int] = lambda: 0
     """Counter of the time that the machine took from the event loop."""
 
     def __post_init__(self) -> None:
-        self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
+        self.verdicts = MemoryVerdicts()
         self.trial_gate, self.scan_gate, self.fetch_gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()

@@ -196,14 +196,18 @@ class ModelRepository:
             self._staging.close()
             self._leases.close()
             self._comparing.close()
-            servables = list(self._registry.targets())
+            pipelines = [each.target for each in self._serving() if each.release.pipeline]
+            await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
+            servables = [target for target in self._registry.targets() if target not in pipelines]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
 
+    def _serving(self) -> list[LoadedVersion[ModelTarget]]:
+        return [record.serving for record in self._registry.records() if record.serving]
+
     def _users(self, model: str) -> list[str]:
         """Return the pipelines that serve and run a model."""
-        serving = [record.serving.release for record in self._registry.records() if record.serving]
-        pipelines = [release.pipeline for release in serving if release.pipeline]
+        pipelines = [each.release.pipeline for each in self._serving() if each.release.pipeline]
         return sorted({one.name for one in pipelines if model in {named for named, _ in one.models}})
 
     def _check_control(self, verb: str) -> None:
@@ -299,7 +303,9 @@ class ModelRepository:
         await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
-        for name, version in self._registry.listed() - wanted:
+        gone = self._registry.listed() - wanted
+        users = {(each.release.name, each.release.version) for each in self._serving() if each.release.pipeline}
+        for name, version in (*(gone & users), *(gone - users)):  # a pipeline finishes while its models serve
             if name not in kept and only in {"", name}:
                 await self._retire(self._withdraw(name, version))
                 self._registry.entry(name).forget(version)
@@ -329,6 +335,10 @@ class ModelRepository:
             await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
             for pipeline in self._pipelines(releases):
                 await self._bring_up(pipeline)
+            tried = list[Release]()
+            while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
+                tried.append(left[0])
+                await self._bring_up(left[0])
         finally:
             for release in releases:
                 self._give_up(release)
@@ -364,7 +374,7 @@ class ModelRepository:
         """Serve a release, or record why it does not serve."""
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
-        if record.serving is not None and record.serves(release):
+        if record.serving is not None and record.serves(release) and record.serving.target.fits:
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return

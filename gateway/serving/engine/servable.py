@@ -148,6 +148,11 @@ class Servable:
         counted.queued, counted.busy, counted.weight = self.pending, self.busy, weight
         return counted
 
+    @property
+    def fits(self) -> bool:
+        """Return True: it needs no other model."""
+        return True
+
     def close_batches(self) -> None:
         """Submit again the requests that collect as bytes: another target may answer them now."""
         self._raw.close()

@@ -78,6 +78,10 @@ class ModelTarget(RequestTarget, Protocol):
         """Return True if a request is under way."""
 
     @property
+    def fits(self) -> bool:
+        """Return False for a pipeline that must be opened again, for the models that serve now."""
+
+    @property
     def used_ns(self) -> int:
         """Return the end of the last run (monotonic)."""
 

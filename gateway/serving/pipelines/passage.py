@@ -251,7 +251,8 @@ class Passage:
         if run.step.deadline_s:
             own_ns = under.began_ns + int(run.step.deadline_s * 1e9)
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        while under.sent < parts and under.sent - (parts - under.left) < PARTS_AT_ONCE:
+        at_once = 1 if parts == 1 else min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
+        while under.sent < parts and under.sent - (parts - under.left) < at_once:
             part = under.sent
             under.sent += 1
             places = slice(part * most, (part + 1) * most)

@@ -152,6 +152,15 @@ class PipelineTarget:
         """Return True if a request is under way."""
         return bool(self._under_way)
 
+    @property
+    def fits(self) -> bool:
+        """Return False if a model was replaced by one that makes other inputs or outputs of this pipeline."""
+        try:
+            self._current()
+        except RequestError as error:
+            return not isinstance(error.__cause__, ConfigurationError)
+        return True
+
     def rows_of(self, manifest: ModelManifest) -> int:
         """Return the most rows that one request for a model has; 1 for a model without rows."""
         return manifest.rows_limit(self.settings.max_batch_rows) if manifest.batched else 1
@@ -323,7 +332,8 @@ class PipelineTarget:
         except ConfigurationError as error:
             raise self._away(f"a model was replaced: {error}") from error
         if fresh.manifest != self.manifest:
-            raise self._away("a model was replaced, and the inputs or outputs change; it is being loaded again")
+            words = "a model was replaced, and the inputs or outputs change; it is being loaded again"
+            raise self._away(words) from ConfigurationError(words)
         self._plan = fresh
         return fresh
 
