@@ -142,10 +142,9 @@ def image_of(pixels: Array) -> Image.Image:
 
 
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
-    """Return parts of images as a tensor [n, …] of an input that declares how images become its values, and their
-    places in it, in pixels of each part.
+    """Return parts of images as a tensor [n, …] for an input that declares its preprocessing, and their places in it.
 
-    Raises RequestError INVALID if they differ in size and the input does not resize them.
+    Places are in pixels of each part. Raises RequestError INVALID if they differ in size and the input resizes none.
     """
     from PIL import Image
 

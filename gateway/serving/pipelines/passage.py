@@ -41,7 +41,7 @@ PARTS_AT_ONCE = 8
 class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
-    `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    `most`: rows of a part. `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
     """
 
     run: ModelRun
@@ -49,6 +49,7 @@ class Under:
     chosen: Array | None = None
     parts: list[InferResponse | None] = field(default_factory=list)
     left: int = 0
+    most: int = 1
     sent: int = 0
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
@@ -233,8 +234,12 @@ class Passage:
             self._apart(index, call, lambda prepared: self._begin(index, under, *prepared))
 
     def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
-        rows, most = len(columns[0]), under.run.most
+        rows, most, run = len(columns[0]), 1, under.run
         under.columns, under.frames = columns, frames
+        if rows > 1 and run.batched:
+            row_bytes = sum(column.nbytes for column in columns) // rows
+            most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+        under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
         self._send(index, under)
@@ -246,7 +251,7 @@ class Passage:
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
-        columns, most, parts = under.columns, run.most, len(under.parts)
+        columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
             own_ns = under.began_ns + int(run.step.deadline_s * 1e9)

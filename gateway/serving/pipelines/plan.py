@@ -112,19 +112,14 @@ ALIKE_LIMIT = 4_000_000
 """Most similarities that are in memory at once."""
 
 
-def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]) -> Plan:
-    """Compile a pipeline. `rows_of` returns the most rows of one request for a model.
-
-    Raises ConfigurationError with the step and its line if parts do not fit each other.
-    """
-    return _Planner(pipeline, manifests, gallery, rows_of).plan()
+def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
+    """Compile a pipeline. Raises ConfigurationError with the step and its line if parts do not fit each other."""
+    return _Planner(pipeline, manifests, gallery).plan()
 
 
 class _Planner:
-    def __init__(
-        self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]
-    ) -> None:
-        self._pipeline, self._manifests, self._gallery, self._rows_of_model = pipeline, manifests, gallery, rows_of
+    def __init__(self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> None:
+        self._pipeline, self._manifests, self._gallery = pipeline, manifests, gallery
         self._slots = 0
         self._root = RowSet("input", self._slot(), self._slot())
         self._runs = list[Run]()
@@ -267,7 +262,7 @@ class _Planner:
         expressions = [*step.inputs.values(), step.when]
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
         when = when and lifted(when, rows)
-        run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot(), self._rows_of_model(manifest))
+        run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot())
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels

@@ -72,7 +72,7 @@ class Column:
 class ModelRun:
     """Run of a model on the rows of a step. `made`: the rows of the objects that it finds; None: it has a result a row.
 
-    `ran`: slot of the flags of the rows that have a result of their own. `most`: rows of one request for the model.
+    `ran`: slot of the flags of the rows that have a result of their own.
     `wanted`: the outputs that are read, known when all steps are compiled.
     """
 
@@ -84,7 +84,6 @@ class ModelRun:
     when: Value | None
     made: RowSet | None
     ran: int
-    most: int
     columns: dict[str, Column] = field(default_factory=dict)
     wanted: tuple[RequestedOutput, ...] = ()
     batched: bool = True

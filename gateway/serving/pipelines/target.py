@@ -316,7 +316,7 @@ class PipelineTarget:
         """Compile the pipeline against the models that serve now."""
         if self._pipeline.name in reached(self._pipeline.models, self.find):
             raise ConfigurationError("runs itself, by a pipeline that it runs", file=self._pipeline.file)
-        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery, self.rows_of)
+        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery)
 
     def _current(self) -> Plan:
         """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more.
