@@ -142,10 +142,10 @@ def image_of(pixels: Array) -> Image.Image:
 
 
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
-    """Return parts of images as a tensor [n, …] of an input that declares how images become its values, and their
-    places in it, in pixels of each part.
+    """Return parts of images as a tensor [n, …] of an input, and their places in it.
 
-    Raises RequestError INVALID if they differ in size and the input does not resize them.
+    The input declares how images become its values. Places are in pixels of each part. Raises RequestError INVALID if
+    they differ in size and the input does not resize them.
     """
     from PIL import Image
 

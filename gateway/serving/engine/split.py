@@ -68,7 +68,7 @@ class Split:
         servable, shadow = self._servables[self._turns.next()], self._shadow
         if shadow is None or shadow.servable is servable:
             return servable.submit(request, sink, token, account, frames)
-        return shadow.submit(servable, request, sink, token, account, frames)
+        return shadow.submit(servable, request, sink, token, account=account, frames=frames)
 
 
 class Shadow:
@@ -86,6 +86,7 @@ class Shadow:
         request: InferRequest,
         sink: Sink,
         token: Any,
+        *,
         account: QuotaUse | None,
         frames: Sequence[Frame],
     ) -> Ticket:
