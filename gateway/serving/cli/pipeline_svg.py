@@ -12,7 +12,7 @@ WIDTH, HEIGHT, GAP, RISE, MARGIN = 236, 92, 28, 54, 32
 """Sizes in pixels: of a box, between boxes of one rank, between ranks, and of the edge."""
 BEND = 18
 """Width that a line takes where it passes a rank."""
-LINE_CHARS, TITLE_CHARS = 36, 22
+LINE_CHARS, TITLE_CHARS = 38, 22
 SWEEPS = 8
 """How often the ranks are ordered, and then moved."""
 INK, PALE, EDGE, BAR, BAD = "#1d2733", "#5c6b7a", "#93a1b0", "#2a9d8f", "#c0392b"
@@ -197,7 +197,7 @@ def cost_of(line: Document) -> str:
         return "" if "runs" not in line else "not run"
     rows = line["rows"] + line["skipped_rows"]
     skipped = f" · {line['skipped_rows'] / rows:.0%} skipped" if line["skipped_rows"] else ""
-    return f"{line['runs']:,} runs · {line['mean_us']:,.0f} µs · {line['share']:.0%}{skipped}"
+    return f"{line['runs']:,} × {line['mean_us']:,.0f} µs · {line['share']:.0%}{skipped}"
 
 
 def _text(x: float, y: float, text: str, how: str) -> str:

@@ -72,6 +72,7 @@ class Servable:
         self.state, self.used_ns = ServableState.START, time.monotonic_ns()
         self.comparing, self._context, self._batch_pass = context.comparing, context, context.batch_pass
         rows, waits = manifest.rows_limit(settings.max_batch_rows), settings.queue_of(name)
+        self._rows_limit = rows if manifest.batched else 1
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
@@ -117,6 +118,13 @@ class Servable:
     def placement(self) -> Placement:
         """Return the variant, the accelerator and the reason for them."""
         return self._usage.placement
+
+    def rows_together(self, row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`: all of a cheap model, else as many as its worker would join."""
+        cost = self._usage.cost
+        if cost.limit_ns:
+            return self._rows_limit
+        return cost.worker_rows if cost.stacking_pays(row_bytes) else 1
 
     def move(self, to: ServableState, reason: str = "") -> None:
         """Change to another state of the table and publish it."""

@@ -53,6 +53,10 @@ class Split:
         if refusal is not None:
             raise refusal
 
+    def rows_together(self, row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`: what suits every version."""
+        return min(servable.rows_together(row_bytes) for servable in self._servables.values())
+
     def raw_batch(self, _request: InferRequest) -> None:
         """Return None: each request has its turn."""
 

@@ -41,6 +41,9 @@ class RequestTarget(Protocol):
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 
+    def rows_together(self, row_bytes: int) -> int:
+        """Return how many rows of that size a request should have that is one of several made of one."""
+
     def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Return the batch that small requests like this one join as bytes, or None if each must be submitted."""
 

@@ -149,8 +149,8 @@ def _step(step: Step, pipeline: Pipeline) -> Document:
         named = [step.otherwise] if step.otherwise else []
         line = _line(step.name, "model", pipeline, _words(step.inputs), *step.inputs.values(), step.when, named=named)
         line |= {"model": model, "when": step.when.text if step.when else "", "else": step.otherwise}
-        line |= {"deadline_s": step.deadline_s, "fallback": dict(step.fallback)}
-        return {key: value for key, value in line.items() if value or key in {"reads", "does"}}
+        line |= {"deadline_s": step.deadline_s, "fallback": None if step.fallback is None else dict(step.fallback)}
+        return {key: value for key, value in line.items() if value or key in {"reads", "does"} or value == {}}
     if isinstance(step, RuleStep):
         return _line(step.name, "rule", pipeline, _words(step.columns), *step.columns.values())
     if isinstance(step, SelectStep):

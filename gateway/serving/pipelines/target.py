@@ -180,6 +180,10 @@ class PipelineTarget:
     def close_batches(self) -> None:
         """Implement `ModelTarget.close_batches`: there are none."""
 
+    def rows_together(self, _row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`."""
+        return self.rows_of(self.manifest)
+
     def raw_batch(self, _request: InferRequest) -> None:
         """Return None: each request goes its own way."""
 
