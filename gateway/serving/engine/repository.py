@@ -378,7 +378,7 @@ class ModelRepository:
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
-        if record.attempt is Attempt.NONE:  # a pipeline that serves, and does not fit its models any more
+        if record.attempt is not Attempt.WAITING:  # a pipeline that does not fit its models any more
             entry.attempt(version, Attempt.WAITING)
         entry.attempt(version, Attempt.RUNNING)
         try:
