@@ -299,7 +299,7 @@ class _Planner:
             raise self._error(
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
-        if not may_fit(given, inner) and elements(inner) != 1:
+        if not may_fit(given, inner) and not elements(inner) == elements(given) == 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)

@@ -223,10 +223,9 @@ async def test_what_is_late_in_step_one_never_reaches_step_two() -> None:
 async def test_a_deadline_of_a_millisecond_is_an_answer_or_one_refusal() -> None:
     rig = await two_steps(slow=("first", "second"))
     for _ in range(30):
-        try:
-            assert await y(rig, deadline_ns=time.monotonic_ns() + 1_000_000) == 8
-        except RequestError as error:
-            assert error.fault is Fault.EXPIRED
+        asking = y(rig, deadline_ns=time.monotonic_ns() + 1_000_000)
+        (found,) = await asyncio.gather(asking, return_exceptions=True)
+        assert found == 8 or (isinstance(found, RequestError) and found.fault is Fault.EXPIRED)
     assert (await refusal(rig, deadline_ns=time.monotonic_ns() - 1)).fault is Fault.EXPIRED
     assert await y(rig) == 8
 
@@ -567,7 +566,9 @@ async def test_nothing_found_is_an_empty_answer() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(40)])
 async def test_a_broken_picture_is_refused(content: bytes) -> None:
-    with pytest.raises(RequestError, match="pipeline 'chain', step '(image|cars)': image 0 of input 'image'") as caught:
+    with pytest.raises(
+        RequestError, match=r"pipeline 'chain', step '(image|cars)': image 0 of input 'image'"
+    ) as caught:
         await seen([], content)
     assert caught.value.fault is Fault.INVALID
 
