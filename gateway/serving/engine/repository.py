@@ -378,6 +378,8 @@ class ModelRepository:
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
+        if record.attempt is not Attempt.WAITING:  # a pipeline that does not fit its models any more
+            entry.attempt(version, Attempt.WAITING)
         entry.attempt(version, Attempt.RUNNING)
         try:
             servable = self._staging.staged(release) or await self._opened(release)

@@ -90,6 +90,7 @@ class Shadow:
         request: InferRequest,
         sink: Sink,
         token: Any,
+        *,
         account: QuotaUse | None,
         *,
         frames: Sequence[Frame],

@@ -59,7 +59,19 @@ class Under:
 class Passage:
     """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
 
-    __slots__ = ("_left", "_needed", "_pending", "_ready", "_target", "_under", "_unsent", "plan", "ticket", "values")
+    __slots__ = (
+        "_left",
+        "_needed",
+        "_pending",
+        "_ready",
+        "_shared",
+        "_target",
+        "_under",
+        "_unsent",
+        "plan",
+        "ticket",
+        "values",
+    )
 
     def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
         self._target, self.plan, self.ticket = target, plan, ticket
@@ -68,6 +80,7 @@ class Passage:
         self._left = len(plan.runs)
         self._under = dict[int, Under]()
         self._unsent = set[int]()
+        self._shared = dict[object, Future[Any]]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -182,13 +195,17 @@ class Passage:
             run.apply(self.values)
             applied()
 
-    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a call on a thread, then `done` with its result here."""
+    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None], key: object = None) -> None:
+        """Run a call on a thread, then `done` with its result here. Calls of one `key` run once for all steps."""
         loop = asyncio.get_running_loop()
-        try:
-            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, call)
-        except RuntimeError as error:
-            raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+        future = self._shared.get(key)
+        if future is None:
+            try:
+                future = self._target.decoders.submit_for(self.ticket.request.caller, call)
+            except RuntimeError as error:
+                raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+            if key is not None:
+                self._shared[key] = future
 
         def ended() -> None:
             if not self.ticket.done:
@@ -231,7 +248,8 @@ class Passage:
         else:
             under.images = views
             call = partial(_prepared, run.feeds, columns)
-            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared))
+            key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
+            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared), key)
 
     def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
         rows, most, run = len(columns[0]), 1, under.run

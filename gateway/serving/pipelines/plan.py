@@ -251,7 +251,7 @@ class _Planner:
                 step.when.text if step.when else "", f"is {when.type.words}; 'when' needs a comparison"
             )
         rows = common_rows(step.name, [feed.value for feed in feeds] + ([when] if when else [])) or self._root
-        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows)) for feed in feeds)
+        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows), feed.key and (rows, feed.key)) for feed in feeds)
         finds = finds_objects(manifest)
         made = RowSet(step.name, self._slot(), self._slot(), rows, rows) if finds else None
         if made is not None and (step.otherwise or step.fallback):
@@ -277,16 +277,17 @@ class _Planner:
         if spec is None:
             known = ", ".join(each.name for each in manifest.inputs)
             raise self._error(step.name, f"model '{step.model}' has no input '{name}'; it has {known}")
+        key = expression.text, spec.preprocess, spec.layout, spec.datatype
         if spec.preprocess is not None and not spec.preprocess.frame and expression.text in self._inputs:
             declared, _ = self._inputs[expression.text]
             if declared.kind == IMAGE:
-                return Feed(spec, self._bare[declared.name])
+                return Feed(spec, self._bare[declared.name], key)
         value = self._compiled(expression)
         if value.type.kind == IMAGE:
             if spec.preprocess is None or spec.preprocess.frame:
                 words = f"input '{name}' of model '{step.model}' declares no way from an image to its values"
                 raise self._error(step.name, f"{words}; add [input.preprocess] to its manifest")
-            return Feed(spec, value)
+            return Feed(spec, value, key)
         inner = spec.shape[1:] if manifest.batched else spec.shape
         given = value.type.shape
         wanted = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
@@ -294,7 +295,7 @@ class _Planner:
             raise self._error(
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
-        if not may_fit(given, inner) and elements(inner) != 1:
+        if not may_fit(given, inner) and not elements(inner) == elements(given) == 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)

@@ -41,10 +41,14 @@ PLACES = frozenset({"boxes", "corners", "keypoints"})
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one."""
+    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one.
+
+    Images with equal `key` are prepared in the same way, once for all steps.
+    """
 
     spec: TensorSpec
     value: Value
+    key: object = None
 
     @property
     def shows(self) -> bool:

@@ -314,8 +314,9 @@ class PipelineTarget:
 
     def _planned(self) -> Plan:
         """Compile the pipeline against the models that serve now."""
-        if self._pipeline.name in reached(self._pipeline.models, self.find):
-            raise ConfigurationError("runs itself, by a pipeline that it runs", file=self._pipeline.file)
+        own, models = self._pipeline.name, self._pipeline.models
+        if own in dict(models) or own in reached(models, self.find):
+            raise ConfigurationError("runs itself, perhaps by a pipeline that it runs", file=self._pipeline.file)
         return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery)
 
     def _current(self) -> Plan:

@@ -54,7 +54,7 @@ def whole(image: Any) -> View:
 def crop(view: View, box: Array, factor: float = 1.0) -> View:
     """Return the part in a box (x1, y1, x2, y2) that is `factor` times as wide and high, inside of the image.
 
-    At least one pixel remains, the nearest one for a box outside of the image or without a size. A place that is no
+    It has whole pixels. At least one pixel remains, the nearest one for a box outside of the image or without a size. A place that is no
     number counts as 0. Boxes in a part between corners are in the pixels of that part.
     """
     left, top, right, bottom = view.limits
@@ -62,9 +62,9 @@ def crop(view: View, box: Array, factor: float = 1.0) -> View:
     sides = list[float]()
     for low, high, least, most in ((x1, x2, left, right), (y1, y2, top, bottom)):
         middle, half = (low + high) / 2, abs(high - low) / 2 * factor
-        begin, end = max(least, middle - half), min(most, middle + half)
+        begin, end = max(least, float(math.floor(middle - half))), min(most, float(math.ceil(middle + half)))
         if end - begin < 1.0:
-            begin = max(least, min(math.floor(begin), most - 1.0))
+            begin = max(least, min(begin, most - 1.0))
             end = begin + 1.0
         sides += [begin, end]
     return _part(view, (sides[0], sides[2], sides[1], sides[3]))

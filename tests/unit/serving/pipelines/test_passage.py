@@ -166,7 +166,7 @@ def colour(inputs: Tensors) -> Tensors:
 def vision(boxes: dict[int, list[object]], **changes: object) -> PipelineRig:
     """Return a rig with a detector, whose objects are chosen by the number of the request, and a classifier."""
     rig, asked_for = PipelineRig(**changes), iter(boxes.values())  # type: ignore[arg-type]
-    detector(rig, "find", lambda _: next(asked_for))  # type: ignore[arg-type, return-value]
+    detector(rig, "find", lambda _: next(asked_for))  # type: ignore[arg-type]
     outputs = (spec("label", datatype=PIXELS.datatype.BYTES), spec("mean", 3))
     rig.model("colour", colour, (PIXELS,), outputs)
     return rig
