@@ -72,7 +72,7 @@ class Split:
         servable, shadow = self._servables[self._turns.next()], self._shadow
         if shadow is None or shadow.servable is servable:
             return servable.submit(request, sink, token, account, frames)
-        return shadow.submit(servable, request, sink, token, account, frames=frames)
+        return shadow.submit(servable, request, sink, token, account=account, frames=frames)
 
 
 class Shadow:
@@ -92,7 +92,6 @@ class Shadow:
         token: Any,
         *,
         account: QuotaUse | None,
-        *,
         frames: Sequence[Frame],
     ) -> Ticket:
         """Submit a request to another version, and watch for its answer. Raises as `ModelTarget.submit` does."""
