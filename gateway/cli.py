@@ -101,6 +101,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
         "--no-measure", dest="measure", action="store_false", help="do not try variants that have no verdict here yet"
     )
     parser.add_argument("--again", action="store_true", help="try every variant again, whatever is kept")
+    parser.add_argument("--svg", type=named, metavar="FILE", help="draw the steps of a pipeline, with what they cost")
     _asking(parser)
     _device(parser)
     _root(parser)
@@ -253,8 +254,9 @@ VERBS = (
     Verb(
         "explain",
         "serving.cli.explain",
-        "say which variant of a model serves on this device, and why",
+        "say which variant of a model serves on this device, and why; what the steps of a pipeline cost",
         "  edge-gateway explain meter-reader\n"
+        "  edge-gateway explain plates --svg plates.svg\n"
         "  edge-gateway explain meter-reader --root /mnt/other-device\n"
         "  edge-gateway explain activity --again --json",
         _explain,

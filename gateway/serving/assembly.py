@@ -38,6 +38,7 @@ from gateway.serving.hardware.library import ask_libraries
 from gateway.serving.hardware.library_diagnosis import climb, library_sets
 from gateway.serving.hardware.probe import probe
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
+from gateway.serving.pipelines.target import open_pipeline
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.installed import installed_version
 from gateway.serving.runtimes.settings import TrialSettings
@@ -207,6 +208,7 @@ def serving(
         selection=config.selection,
         control=control,
         publish=loader.publish,
+        open_pipeline=open_pipeline,
     )
     return engine, repository
 

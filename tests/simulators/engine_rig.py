@@ -31,6 +31,7 @@ from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.repository import ModelRepository
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.constants import settings_with
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
@@ -132,11 +133,12 @@ class Rig:
     require: str = ""
     runs: int = 1
     """Threads of all runs of a model at a time."""
+    runtime: SimulatedRuntime = field(default_factory=SimulatedRuntime)
     noise_ns: Callable[[], int] = lambda: 0
     """Counter of the time that the machine took from the event loop."""
 
     def __post_init__(self) -> None:
-        self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
+        self.verdicts = MemoryVerdicts()
         self.trial_gate, self.scan_gate, self.fetch_gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
@@ -162,6 +164,7 @@ class Rig:
             selection=SelectionSettings(self.objective, idle_before_trial_s=self.idle_before_trial_s),
             control=lambda: self.control,
             publish=self.events.append,
+            open_pipeline=open_pipeline,
         )
 
     @property

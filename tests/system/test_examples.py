@@ -14,12 +14,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.simulators.broker import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = [str(ROOT / ".venv" / name) for name in ("camera", "workshop")]
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(ROOT / ".venv" / "pages"), "PIP_PYTHON_VERSION": "3.11"}
+"""Settings of pip, which finds the packages of models in a folder (`make`)."""
 PORTS = ("8000", "8001", "8080", "1883")
 """Ports of the examples; each test has others."""
 
@@ -38,7 +41,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[Path]:
         shutil.copytree(ROOT / "examples" / request.param, folder)
         (root / "models").symlink_to(ROOT / "models")
         ports = {port: str(free_port()) for port in PORTS}
-        for file in folder.iterdir():
+        for file in filter(Path.is_file, folder.iterdir()):
             text = file.read_text()
             for port, free in ports.items():
                 text = re.sub(rf"\b{port}\b", free, text)
@@ -53,7 +56,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[Path]:
 def pasted(folder: Path) -> str:
     """Return what the commands print, after all of them succeeded."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(EXTRAS), "LANG": "C.UTF-8"}
+    environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(EXTRAS), "LANG": "C.UTF-8", **OFFLINE}
     script = "set -e -o pipefail\n" + commands((folder / "README.md").read_text())
     with (folder / "said").open("w") as said, (folder / "errors").open("w") as errors:
         running = subprocess.Popen(
@@ -66,7 +69,7 @@ def pasted(folder: Path) -> str:
             start_new_session=True,
         )
         try:
-            code = running.wait(timeout=240)
+            code = running.wait(timeout=540)
         finally:
             with contextlib.suppress(ProcessLookupError):  # what the commands left running
                 os.killpg(running.pid, signal.SIGKILL)
@@ -122,3 +125,19 @@ def test_a_trained_model_answers_as_its_framework_does(example: Path) -> None:
     assert re.findall(r'^row \d: {"label": "(\w+)"', said, re.MULTILINE) == expected.split()
     assert '"name":"flowers"' in said
     assert '{"label": "setosa", "score": 0.9' in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("example", ["pipelines"], indirect=True)
+@pytest.mark.timeout(600)
+def test_pipelines_decide_and_read(example: Path) -> None:
+    said = pasted(example)
+    digits = [int(digit) for digit in re.findall(r'^row \d+: {"digit": (\d), "vote": "\d"}', said, re.MULTILINE)]
+    truth = np.load(example / "digits-truth.npy")
+    assert np.mean(np.array(digits) == truth) > 0.97
+    assert len(re.findall(r'^row \d+: {"risk": [\d.e-]+, "action": "(?:allow|block)"}', said, re.MULTILINE)) == 20
+    small, large = (
+        {line["text"].replace(" ", "") for line in json.loads(row)["lines"]}
+        for row in re.findall(r'^row 0: ({"lines": .*})$', said, re.MULTILINE)
+    )
+    assert small == {"Total41,95EUR", "Invoice2026-11-30", "SerialA7-993-XK", "helloworld"}
+    assert large - {""} >= small - {"helloworld"}  # it turns no lines

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
+from gateway.common.domain.pipeline import Pipeline
 from gateway.common.domain.runtimes import BY_SUFFIX, RUNTIMES
 from gateway.common.domain.triton_config import TritonConfig
 from gateway.common.domain.triton_manifest import described
@@ -22,7 +23,8 @@ class Release:
     Artifact paths are relative to `folder`. `digest` changes with anything that would be served.
 
     `manifest` is None for a bare model: its `bare` variant is completed by asking the runtime, and by `config` and
-    `labels` if Triton's configuration is next to it. `manifest` is also None for a refused one, whose `problem` says
+    `labels` if Triton's configuration is next to it, and for a `pipeline`, which is completed by the manifests of its
+    models. `manifest` is also None for a refused one, whose `problem` says
     what is wrong and where. An entry that is no model at all has its path in the model directory as `name`, and the
     version `NO_VERSION`. `signed`: its owner's signatures were verified, and it is committed on this device (or staged
     to be); otherwise it was added by hand.
@@ -38,6 +40,7 @@ class Release:
     labels: tuple[str, ...] = ()
     problem: str = ""
     signed: bool = False
+    pipeline: Pipeline | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:

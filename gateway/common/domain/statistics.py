@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gateway.common.domain.pipeline import Pipeline
+
 
 @dataclass(slots=True)
 class Duration:
@@ -102,6 +104,21 @@ class ShadowStatistics:
 
 
 @dataclass(slots=True)
+class StepStatistics:
+    """Counters of a step of a pipeline: requests that ran it, rows that it ran and skipped, failures, fallbacks.
+
+    `ns`: time of the runs, from the step's begin to its end; with a model, its queue is included.
+    """
+
+    runs: int = 0
+    rows: int = 0
+    skipped_rows: int = 0
+    failures: int = 0
+    fallbacks: int = 0
+    ns: int = 0
+
+
+@dataclass(slots=True)
 class ServableStatistics:
     """Counters of one version.
 
@@ -115,8 +132,8 @@ class ServableStatistics:
     their only request. `overruns`: runs that took too much CPU time of the event loop. `overlong_runs`: runs that
     exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
     percent, of the requests that name no version. `queued`: requests that wait now. `busy`: some wait, or are in a run.
-    `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
-    `failed_runs` counts them.
+    `steps`: those of a pipeline, by name. `shadow`: comparisons with another version's answers. Comparisons have no
+    caller, and of the other counters only `failed_runs` counts them.
     """
 
     model: str
@@ -146,6 +163,7 @@ class ServableStatistics:
     hung_runs: int = 0
     weight: int = 0
     shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
+    steps: dict[str, StepStatistics] = field(default_factory=dict)
 
     def batch(self, size_rows: int) -> BatchStatistics:
         """Return the statistics of runs of `size_rows` rows."""
@@ -222,7 +240,8 @@ class Placement:
     `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
     of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
     that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
-    `provider` is the plugin of the runtime that runs it, or "". `runs` take place at a time.
+    `provider` is the plugin of the runtime that runs it, or "". `runs` take place at a time. `pipeline` is what a
+    pipeline declares, else None.
     """
 
     variant: str
@@ -238,6 +257,7 @@ class Placement:
     loop: str = ""
     provider: str = ""
     runs: int = 1
+    pipeline: Pipeline | None = None
 
     @property
     def place(self) -> tuple[str, str, str]:

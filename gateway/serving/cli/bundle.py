@@ -21,6 +21,7 @@ from typing import Any
 from gateway import __version__
 from gateway.common.domain.document import parse_toml
 from gateway.common.domain.errors import ConfigurationError, RequestError
+from gateway.common.domain.pipeline import PIPELINE
 from gateway.common.domain.redaction import SECRET_SETTING, WITHHELD, value_without_secrets, without_secrets
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.files.credentials import DIRECTORY, PREFIX, is_credential
@@ -208,8 +209,9 @@ def _parts(device: ExaminedDevice, unknown: str) -> Iterator[tuple[str, Makes]]:
         yield "metrics.txt", partial(_metrics, device, device.config)
         with suppress(ConfigurationError, OSError):  # `doctor.json` has it
             for release in asyncio.run(releases_here(device.config)):
-                if (file := release.folder / MANIFEST).is_file():
-                    yield f"models/{release.name}/{release.version}/{MANIFEST}", partial(read_text, file)
+                for name in (MANIFEST, PIPELINE):
+                    if (file := release.folder / name).is_file():
+                        yield f"models/{release.name}/{release.version}/{name}", partial(read_text, file)
 
 
 def _versions() -> dict[str, Any]:

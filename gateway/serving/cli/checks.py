@@ -400,6 +400,11 @@ def check_models(device: ExaminedDevice) -> Results:
             version = "" if release.version in {"", NO_VERSION} else f" version {release.version}"
             remedy = "do what the problem says, or remove the files"
             yield CheckResult(f"model {release.name}{version}", False, release.problem, remedy)
+    names = {release.name for release in releases}
+    for pipeline in filter(None, (release.pipeline for release in releases)):
+        if absent := sorted({name for name, _ in pipeline.models} - names):
+            what = f"it runs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not there"
+            yield CheckResult(f"pipeline {pipeline.name}", False, what, "add the models, or remove the pipeline")
     for one in device.running.models if device.running else ():
         if one.state != "READY" and one.reason:
             detail, ok = f"the running gateway: {one.state}: {one.reason}", None if one.state == "LOADING" else False

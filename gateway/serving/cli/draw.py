@@ -60,7 +60,7 @@ def draw(document: Mapping[str, Any], image: Image.Image) -> Image.Image:
         pixels = _covered(pixels, entry)
     drawn = Image.fromarray(pixels.astype(np.uint8))
     pen = _Pen(ImageDraw.Draw(drawn), max(image.size))
-    for entry in reversed(document.get("detections", ())):  # the best one last, above the others
+    for entry in reversed(list(_objects(document))):  # the best one last, above the others
         pen.detection(entry)
     pen.caption(_captions(document))
     return drawn
@@ -96,7 +96,7 @@ class _Pen:
             if point.get("score", 1.0) >= POINT_SCORE:
                 self._canvas.circle((point["x"], point["y"]), 2 * self._line_px, fill=colour)
         left, top = min(corners, key=lambda corner: corner[1]) if corners else entry["box"][:2]
-        self._text(f"{entry['label']} {entry['score']:.2f}", left, top, colour, above=True)
+        self._text(_label(entry), left, top, colour, above=True)
 
     def caption(self, lines: Sequence[str]) -> None:
         """Write lines into the upper left corner."""
@@ -111,6 +111,19 @@ class _Pen:
         self._canvas.rectangle((x1, top - rise, x2 + 1, y2 - rise + 1), fill=colour)
         self._canvas.text((left, top - rise), text, fill="#ffffff", font=self._font)
         return float(y2 - rise + 1)
+
+
+def _objects(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what has a place: detections, and of a pipeline the entries of each output that have a box or corners."""
+    for entries in document.values():
+        if isinstance(entries, list):
+            yield from (each for each in entries if isinstance(each, dict) and (each.get("box") or each.get("corners")))
+
+
+def _label(entry: Mapping[str, Any]) -> str:
+    """Return what is written at an object: its texts, such as its label, and its score."""
+    texts, score = [value for value in entry.values() if isinstance(value, str)], entry.get("score")
+    return " ".join(texts if score is None else (*texts, f"{score:.2f}"))
 
 
 def _masked(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

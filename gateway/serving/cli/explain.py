@@ -12,15 +12,19 @@ from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
-from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, untried
+from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, settled, untried
 from gateway.common.terminal.tables import mark, print_json, print_lines, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import configured, root_folder, warn
+from gateway.serving.cli.pipelines import check_pipeline, running_steps, show_pipeline
 from gateway.serving.cli.running import RunningGateway, ask_running, sentences, served_json
 from gateway.serving.config import Config, models_place, state_folder
 from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.settings import SelectionSettings
+from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.model_sources import releases_here
+from gateway.serving.pipelines.target import RUNTIME
+from gateway.serving.tasks.interpreter import interpreter_of
 
 _ORIENTATIONS = {
     "upright": 'images are turned upright by their EXIF orientation; orientation = "stored" leaves them as stored',
@@ -39,6 +43,10 @@ async def _explain(arguments: argparse.Namespace) -> int:
     if arguments.url and not arguments.models:
         return _report(running, arguments)
     release = await find_release(config, arguments.model, arguments.model_version)
+    if release.pipeline is not None:
+        return await _explain_pipeline(config, release, running, arguments)
+    if arguments.svg:
+        raise ConfigurationError(f"draws the steps of a pipeline; {arguments.model!r:.120} is a model", key="--svg")
     surveyed = await assembly.survey(config, root_folder(arguments))
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
         manifest = await _manifest(loader, release)
@@ -60,8 +68,45 @@ async def _explain(arguments: argparse.Namespace) -> int:
     return 1 if obstacle else 0
 
 
+async def _explain_pipeline(
+    config: Config, release: Release, running: RunningGateway, arguments: argparse.Namespace
+) -> int:
+    """Print a pipeline's steps, with what they cost if a gateway serves it, and whether its models fit."""
+    releases = await releases_here(config)
+    surveyed, problem = await assembly.survey(config, root_folder(arguments)), ""
+    with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
+
+        async def manifest_of(model: Release) -> ModelManifest:
+            manifest = await _manifest(loader, model)
+            here = surveyed.statuses is not None
+            candidates = await _candidates(loader, model, manifest, arguments) if here else loader.plan(manifest)
+            return described(manifest, choose(candidates, config.selection.objective))
+
+        try:
+            await check_pipeline(release, releases, manifest_of)
+        except (VariantError, ConfigurationError, RequestError) as error:
+            problem = str(error)
+    document = pipeline_steps(release.pipeline, {}) if release.pipeline else {}
+    if any(one.version == release.version and one.state == "READY" for one in running.of(release.name)):
+        served = await asyncio.to_thread(running_steps, arguments, release.name, release.version)
+        document = document if served is None else served
+    return show_pipeline(document, problem, running, arguments, signed=release.signed)
+
+
+def described(manifest: ModelManifest, chosen: Candidate | None) -> ModelManifest:
+    """Return a model's manifest as callers see it when the chosen variant serves."""
+    served = settled(manifest, chosen.verdict if chosen else None)
+    interpreter = interpreter_of(served)
+    return interpreter.described if interpreter else served
+
+
 def _report(running: RunningGateway, arguments: argparse.Namespace) -> int:
     """Print what the gateway at `--url` reports of the model; return 1 if it does not serve it."""
+    version = arguments.model_version
+    pipelines = [one for one in running.of(arguments.model) if one.variant == RUNTIME and version in {"", one.version}]
+    document = running_steps(arguments, arguments.model, version) if pipelines else None
+    if document is not None:
+        return show_pipeline(document, None, running, arguments, signed=bool(pipelines[-1].signed))
     if arguments.json:
         served = served_json(running, running.of(arguments.model))
         print_json({"model": arguments.model, "serving": served})

@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.model_files import MODEL_STEM, NO_MODEL, is_model, near_model
+from gateway.common.domain.pipeline import PIPELINE, Pipeline
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.terminal.tables import mark, print_json, print_remarks, print_table
 from gateway.serving.cli.common import configured
@@ -52,7 +53,7 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
         problem = near_model(folder.name) or "is no folder; name a version's, a model's or a model directory"
         raise ConfigurationError(problem, file=str(folder))
     folder = folder.resolve()
-    if (folder / MANIFEST).is_file():
+    if any((folder / name).is_file() for name in (MANIFEST, PIPELINE)):
         return (scan_version(folder, config.library),)
     own = scan_folder(folder, config.library)
     is_one = any(release.name == folder.name and release.version != NO_VERSION for release in own)
@@ -104,7 +105,7 @@ def _any_whole(config: Config, releases: Sequence[Release]) -> int:
 
 
 def _release_json(release: Release) -> dict[str, Any]:
-    manifest = release.manifest
+    manifest, pipeline = release.manifest, release.pipeline
     return {
         "name": release.name,
         "version": release.version,
@@ -113,12 +114,19 @@ def _release_json(release: Release) -> dict[str, Any]:
         "variants": [variant.name for variant in manifest.variants]
         if manifest
         else ([release.bare.name] if release.bare else []),
+        "pipeline": {"steps": len(pipeline.steps), "models": _named(pipeline)} if pipeline else None,
         "problem": release.problem or None,
         "remarks": list(release.remarks),
     }
 
 
+def _named(pipeline: Pipeline) -> list[str]:
+    return [f"{name}@{version}" if version else name for name, version in pipeline.models]
+
+
 def _variants(release: Release) -> str:
+    if release.pipeline:
+        return f"pipeline of {len(release.pipeline.steps)} steps: {', '.join(_named(release.pipeline))}"
     if release.manifest:
         return ", ".join(variant.name for variant in release.manifest.variants)
     return f"{release.bare.artifacts[0].path} (no manifest)" if release.bare else ""

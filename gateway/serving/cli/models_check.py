@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
+from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import Release
-from gateway.common.domain.selection import Candidate
+from gateway.common.domain.selection import Candidate, choose, untried
 from gateway.common.terminal.tables import mark, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import warn
-from gateway.serving.cli.explain import candidate_json, remarks
+from gateway.serving.cli.explain import candidate_json, described, remarks
+from gateway.serving.cli.pipelines import check_pipeline
 from gateway.serving.config import Config
 from gateway.serving.engine.loader import Loader
+from gateway.serving.model_sources import releases_here
 from gateway.serving.store.releases import copy_listed
 
 Checked = tuple[Release, str, list[Candidate]]
@@ -29,10 +33,13 @@ async def check_releases(config: Config, releases: Sequence[Release], state_dir:
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state_dir, warn) as loader, progress() as bar:
         task = bar.add_task("checking releases", total=len(releases))
-        checked = []
-        for release in releases:
+        checked = list[Checked]()
+        for release in sorted(releases, key=lambda one: one.pipeline is not None):  # models first
             bar.update(task, description=f"checking {release.name} {release.version}")
-            checked.append(await _check_release(loader, release))
+            if release.pipeline is None:
+                checked.append(await _check_release(loader, release))
+            else:
+                checked.append((release, await _check_pipeline(config, loader, release, checked), []))
             bar.advance(task)
         return checked
 
@@ -51,6 +58,26 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
         tried = [await loader.prove(listed, manifest, c) if c.eligible else c for c in planned]
     problem = "" if any(candidate.passed for candidate in tried) else "no variant passes on this machine"
     return replace(release, manifest=manifest), problem, tried
+
+
+async def _check_pipeline(config: Config, loader: Loader, release: Release, checked: Sequence[Checked]) -> str:
+    """Return why a pipeline would be refused, "" if its models fit: those that were checked, else the configured."""
+    found = {one.name: candidates for one, _, candidates in checked if one.manifest}
+
+    async def manifest_of(model: Release) -> ModelManifest:
+        manifest = await loader.manifest(model)
+        candidates = found.get(model.name) or loader.candidates(manifest)
+        tried = [await loader.prove(model, manifest, c) if c in untried(candidates) else c for c in candidates]
+        return described(manifest, choose(tried, config.selection.objective))
+
+    known = [one for one, _, _ in checked]
+    with suppress(ConfigurationError):  # there is no model directory
+        known += [one for one in await releases_here(config) if one.name not in {each.name for each in known}]
+    try:
+        await check_pipeline(release, known, manifest_of)
+    except (VariantError, ConfigurationError, RequestError) as error:
+        return str(error)
+    return ""
 
 
 def passed(entry: Checked) -> bool:
@@ -76,6 +103,8 @@ def print_checked(checked: Sequence[Checked]) -> None:
     rows: list[tuple[str, ...]] = []
     for release, problem, candidates in checked:
         rows += [(release.name, release.version, "", mark(None), remark) for remark in release.remarks]
+        if release.pipeline and not problem:
+            rows.append((release.name, release.version, "", mark(True), "a pipeline; its models fit each other"))
         if problem:
             rows.append((release.name, release.version, "", mark(False), problem))
         for candidate in candidates:

@@ -104,12 +104,17 @@ def print_served(running: RunningGateway, *, as_json: bool) -> None:
         print_json(served_json(running, running.models))
         return
     rows = [
-        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.level)
+        (one.name, one.version, one.state, mark(one.signed), _variant(one), one.accelerator, one.level)
         for one in running.models
     ]
     print(f"models of the gateway that runs at {running.where}\n")
     print_table(("model", "version", "state", "signed", "variant", "accelerator", "level"), rows)
     print_remarks((one.name, one.version, one.reason) for one in running.models)
+
+
+def _variant(one: Served) -> str:
+    """Return the variant; of a pipeline, which has none, how many steps it has and what it runs."""
+    return one.variant if one.accelerator or not one.why else f"{one.variant}: {one.why}"
 
 
 def sentences(running: RunningGateway, model: str) -> Iterator[str]:
@@ -118,7 +123,7 @@ def sentences(running: RunningGateway, model: str) -> Iterator[str]:
         yield f"from the disk: {running.why_not}"
         return
     for one in running.of(model):
-        variant = f": {one.variant} on {one.accelerator}" if one.variant else ""
+        variant = f": {one.variant}" + (f" on {one.accelerator}" if one.accelerator else "") if one.variant else ""
         variant += f", {one.level}" if one.level else ""
         because = "; ".join(filter(None, (one.why, one.reason)))
         yield f"serving now at {running.where}, version {one.version}: {one.state}{variant}" + (

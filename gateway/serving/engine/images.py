@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.manifest import Preprocess, TensorSpec, fits
+from gateway.common.domain.manifest import IMAGE_FORMATS, Preprocess, TensorSpec, fits
 from gateway.common.domain.tensor import Array, Tensor
 from gateway.serving.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
 from gateway.serving.engine.settings import EngineSettings
@@ -24,12 +24,15 @@ from gateway.serving.tasks.audio_input import decode_recordings
 from gateway.serving.tasks.frame import Frame, place
 from gateway.serving.tasks.frames_yuv import Planes, split_planes, to_gray, to_rgb
 from gateway.serving.tasks.input_values import cast_values
+from gateway.serving.tasks.views import View
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _BANDS = {"gray": "L", "rgb": "RGB", "bgr": "BGR"}
+REDUCING_GAP = 2.0
+"""Gap for parts of an image in its full size: what Pillow calls indistinguishable is 3, a scaled decode has less."""
 _CHANNELS_LAST = ("NHWC",)
 warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
@@ -119,6 +122,56 @@ def _decode(
         )
     decode = _decode_frame if preprocess.frame else _decode_image
     image, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
+    return _as_input(image, frame, spec, preprocess), frame, decoded_pixels
+
+
+def open_image(content: bytes, where: str, settings: EngineSettings) -> Image.Image:
+    """Return an encoded image as RGB, upright, in its own size. `where` names it in errors.
+
+    Raises RequestError: INVALID if it is no JPEG or PNG image, TOO_LARGE if it exceeds the bounds.
+    """
+    if len(content) > settings.image_bytes:
+        words = f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
+        raise RequestError(Fault.TOO_LARGE, words)
+    return _open(content, Preprocess(IMAGE_FORMATS), where, settings.image_pixels).image
+
+
+def image_of(pixels: Array) -> Image.Image:
+    """Return pixels [height, width, 3] as an image."""
+    from PIL import Image
+
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
+    """Return parts of images as a tensor [n, …] for an input that declares its preprocessing, and their places in it.
+
+    Places are in pixels of each part. Raises RequestError INVALID if they differ in size and the input resizes none.
+    """
+    from PIL import Image
+
+    preprocess, images, frames = spec.preprocess or Preprocess(()), list[Array](), list[Frame]()
+    for view in views:
+        image: Image.Image = view.image
+        size = (max(1, round(view.size[0])), max(1, round(view.size[1])))
+        frame, part = _placed(size, preprocess)
+        if view.corners is None:
+            part = part.moved(*view.box[:2])
+        else:
+            corners = view.corners[[0, 3, 2, 1]].ravel().tolist()  # Pillow begins top left and goes down
+            image = image.transform(size, Image.Transform.QUAD, corners, Image.Resampling.BILINEAR)
+        gap = REDUCING_GAP if preprocess.resample != "nearest" else None
+        shown = _resized(_in_mode(image, _MODES[preprocess.color]), part, (1.0, 1.0), preprocess.resample, gap)
+        images.append(_as_input(shown, frame, spec, preprocess))
+        frames.append(frame)
+    try:
+        return np.stack(images), tuple(frames)
+    except ValueError:
+        raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size") from None
+
+
+def _as_input(image: Image.Image, frame: Frame, spec: TensorSpec, preprocess: Preprocess) -> Array:
+    """Return what the input shows of an image as its values, [channels, height, width] or as its layout says."""
     first = spec.layout not in _CHANNELS_LAST
     size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
     pixels = _pixels(image, size, preprocess, channels_first=first)
@@ -134,7 +187,7 @@ def _decode(
             channels = np.resize(np.asarray(operand, np.float32), preprocess.channels)
             aligned = channels[:, np.newaxis] if first else np.tile(channels, pixels.shape[1])
             values = operation(values, aligned, out=None if values is table else values, dtype=np.float32)
-    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype), frame, decoded_pixels
+    return cast_values(values.reshape(pixels.shape), spec.datatype.dtype)
 
 
 def _decode_image(
@@ -233,15 +286,20 @@ def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _Show
     return frame, _ShownPart((starts[0], starts[1], ends[0], ends[1]), (lengths[0], lengths[1]))
 
 
-def _resized(image: Image.Image, part: _ShownPart, scales: tuple[float, float], resample: str) -> Image.Image:
-    """Return a part of an image that has `scales` times the width and height of the original."""
+def _resized(
+    image: Image.Image, part: _ShownPart, scales: tuple[float, float], resample: str, gap: float | None = None
+) -> Image.Image:
+    """Return a part of an image that has `scales` times the width and height of the original.
+
+    `gap`: pixels are averaged first while the part is more than so many times as large as it is shown.
+    """
     from PIL import Image
 
     (left, top, right, bottom), (across, down) = part.box, scales
     box = (left * across, top * down, right * across, bottom * down)
     if (*box, *part.size) == (0, 0, *image.size, *image.size):
         return image
-    return image.resize(part.size, Image.Resampling[resample.upper()], box)
+    return image.resize(part.size, Image.Resampling[resample.upper()], box, gap)
 
 
 def _resized_plane(plane: Array, part: _ShownPart, size: tuple[int, int], resample: str) -> Array:

@@ -27,12 +27,16 @@ from gateway.serving.engine.loader import Loader, Opened
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
 from gateway.serving.engine.staging import Staging, chosen
-from gateway.serving.engine.target import ModelTarget
+from gateway.serving.engine.target import ModelTarget, RequestTarget
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
+OpenPipeline = Callable[[Release, "Find", EngineContext, ModelTarget | None], Awaitable[ModelTarget]]
+"""Function that opens a pipeline; the last argument is the version that it replaces. Raises VariantError."""
+Find = Callable[[str, str], RequestTarget]
+"""Function that returns what answers to a model's name and version now. Raises RequestError."""
 LANE_S = 10.0
 """Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
 SLOW_LOADS = 4
@@ -58,7 +62,9 @@ class ModelRepository:
         selection: SelectionSettings,
         control: Callable[[], bool],
         publish: Publish,
+        open_pipeline: OpenPipeline,
     ) -> None:
+        self._open_pipeline = open_pipeline
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
         self._changing, self._followed = asyncio.Lock(), asyncio.Event()
@@ -146,6 +152,9 @@ class ModelRepository:
         self._check_control("unload")
         async with self._change():
             entry = self._registry.known(model)
+            if users := self._users(model):
+                what = f"model '{model}' is run by the pipeline {', '.join(users)}; unload that first"
+                raise RequestError(Fault.INVALID, what)
             self._leases.end(model, "unloaded")
             for version, record in list(entry.records.items()):
                 if record.serving or record.retry:
@@ -187,9 +196,19 @@ class ModelRepository:
             self._staging.close()
             self._leases.close()
             self._comparing.close()
-            servables = list(self._registry.targets())
+            pipelines = [each.target for each in self._serving() if each.release.pipeline]
+            await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
+            servables = [target for target in self._registry.targets() if target not in pipelines]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
+
+    def _serving(self) -> list[LoadedVersion[ModelTarget]]:
+        return [record.serving for record in self._registry.records() if record.serving]
+
+    def _users(self, model: str) -> list[str]:
+        """Return the pipelines that serve and run a model."""
+        pipelines = [each.release.pipeline for each in self._serving() if each.release.pipeline]
+        return sorted({one.name for one in pipelines if model in {named for named, _ in one.models}})
 
     def _check_control(self, verb: str) -> None:
         if not self._control():
@@ -284,7 +303,9 @@ class ModelRepository:
         await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
-        for name, version in self._registry.listed() - wanted:
+        gone = self._registry.listed() - wanted
+        users = {(each.release.name, each.release.version) for each in self._serving() if each.release.pipeline}
+        for name, version in (*(gone & users), *(gone - users)):  # a pipeline finishes while its models serve
             if name not in kept and only in {"", name}:
                 await self._retire(self._withdraw(name, version))
                 self._registry.entry(name).forget(version)
@@ -310,10 +331,35 @@ class ModelRepository:
                 entry.attempt(release.version, Attempt.WAITING)
         self._registry.is_read = True
         try:
-            await load_all((partial(self._bring_up, release) for release in releases), self._selection.loads_at_once)
+            models = [release for release in releases if release.pipeline is None]
+            await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
+            for pipeline in self._pipelines(releases):
+                await self._bring_up(pipeline)
+            tried = list[Release]()
+            while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
+                tried.append(left[0])
+                await self._bring_up(left[0])
         finally:
             for release in releases:
                 self._give_up(release)
+
+    def _pipelines(self, releases: Sequence[Release]) -> list[Release]:
+        """Return the pipelines among the releases, and those that wait for one of them, after those that they run."""
+        named = {release.name for release in releases}
+        found = [release for release in releases if release.pipeline]
+        waiting = [retry.release for retry in self._retries()]
+        found += [
+            one
+            for one in waiting
+            if one not in found and one.pipeline and any(model in named for model, _ in one.pipeline.models)
+        ]
+        ordered = list[Release]()
+        while found:
+            left = {release.name for release in found}
+            first = [one for one in found if one.pipeline and not left & {model for model, _ in one.pipeline.models}]
+            ordered += first or found  # those that run each other are refused when they are opened
+            found = [one for one in found if one not in ordered]
+        return ordered
 
     def _give_up(self, release: Release) -> None:
         """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
@@ -328,10 +374,12 @@ class ModelRepository:
         """Serve a release, or record why it does not serve."""
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
-        if record.serving is not None and record.serves(release):
+        if record.serving is not None and record.serves(release) and record.serving.target.fits:
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
+        if record.attempt is not Attempt.WAITING:  # a pipeline that does not fit its models any more
+            entry.attempt(version, Attempt.WAITING)
         entry.attempt(version, Attempt.RUNNING)
         try:
             servable = self._staging.staged(release) or await self._opened(release)
@@ -355,6 +403,9 @@ class ModelRepository:
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
 
     async def _opened(self, release: Release) -> ModelTarget:
+        if release.pipeline is not None:
+            old = self._registry.serving(release.name, release.version)
+            return await self._open_pipeline(release, self._registry.find, self._context, old)
         opened = await self._fitting.first(release, self._staging.staged)
         return self._made(opened) if isinstance(opened, Opened) else opened
 

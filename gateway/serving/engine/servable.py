@@ -75,6 +75,7 @@ class Servable:
         self.state, self.used_ns = ServableState.START, time.monotonic_ns()
         self.comparing, self._context, self._batch_pass = context.comparing, context, context.batch_pass
         rows, waits = manifest.rows_limit(settings.max_batch_rows), settings.queue_of(name)
+        self._rows_limit = rows if manifest.batched else 1
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
@@ -123,6 +124,13 @@ class Servable:
         """Return the variant, the accelerator and the reason for them."""
         return self._usage.placement
 
+    def rows_together(self, row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`: all of a cheap model, else as many as its worker would join."""
+        cost = self._usage.cost
+        if cost.limit_ns:
+            return self._rows_limit
+        return cost.worker_rows if cost.stacking_pays(row_bytes) else 1
+
     def move(self, to: ServableState, reason: str = "") -> None:
         """Change to another state of the table and publish it."""
         self.state = advance(self.state, to)
@@ -145,11 +153,23 @@ class Servable:
         counted.queued, counted.busy, counted.weight = self.pending, self.busy, weight
         return counted
 
+    @property
+    def fits(self) -> bool:
+        """Return True: it needs no other model."""
+        return True
+
     def close_batches(self) -> None:
         """Submit again the requests that collect as bytes: another target may answer them now."""
         self._raw.close()
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
         try:
@@ -160,7 +180,7 @@ class Servable:
                 raise self._answers.expired()
             if self._closed:
                 raise self._answers.unloaded()
-            ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account)
+            ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
             if form.encoded:
                 self._decode(ticket)
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
+from gateway.serving.tasks.frame import Frame
 
 
 class Split:
@@ -52,15 +53,26 @@ class Split:
         if refusal is not None:
             raise refusal
 
+    def rows_together(self, row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`: what suits every version."""
+        return min(servable.rows_together(row_bytes) for servable in self._servables.values())
+
     def raw_batch(self, _request: InferRequest) -> None:
         """Return None: each request has its turn."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Pending:
         """Implement `Submission.submit`: pass the request to the version whose turn it is."""
         servable, shadow = self._servables[self._turns.next()], self._shadow
         if shadow is None or shadow.servable is servable:
-            return servable.submit(request, sink, token, account)
-        return shadow.submit(servable, request, sink, token, account)
+            return servable.submit(request, sink, token, account, frames)
+        return shadow.submit(servable, request, sink, token, account=account, frames=frames)
 
 
 class Shadow:
@@ -73,11 +85,18 @@ class Shadow:
         self._asking = False
 
     def submit(
-        self, servable: ModelTarget, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None
+        self,
+        servable: ModelTarget,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        *,
+        account: QuotaUse | None,
+        frames: Sequence[Frame],
     ) -> Ticket:
         """Submit a request to another version, and watch for its answer. Raises as `ModelTarget.submit` does."""
         tap = _Tap(self, servable, sink)
-        tap.ticket = servable.submit(request, tap, token, account)
+        tap.ticket = servable.submit(request, tap, token, account, frames)
         return tap.ticket
 
     def answered(self, by: ModelTarget, ticket: Ticket, response: InferResponse) -> None:

@@ -41,11 +41,21 @@ class RequestTarget(Protocol):
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 
+    def rows_together(self, row_bytes: int) -> int:
+        """Return how many rows of that size a request should have that is one of several made of one."""
+
     def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Return the batch that small requests like this one join as bytes, or None if each must be submitted."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
-        """Implement `Submission.submit`. Raises RequestError."""
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Pending:
+        """Implement `Submission.submit`. `frames`: places of images that its sender prepared. Raises RequestError."""
 
 
 class ModelTarget(RequestTarget, Protocol):
@@ -68,13 +78,24 @@ class ModelTarget(RequestTarget, Protocol):
         """Return True if a request is under way."""
 
     @property
+    def fits(self) -> bool:
+        """Return False for a pipeline that must be opened again, for the models that serve now."""
+
+    @property
     def used_ns(self) -> int:
         """Return the end of the last run (monotonic)."""
 
     def counted(self, weight: int) -> ServableStatistics:
         """Return the statistics as of now, with this weight."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError."""
 
     def ask_beside(

@@ -6,13 +6,26 @@ REST sends them as JSON; their keys are the fields of the gRPC messages, which a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gateway import __version__
+from gateway.common.domain.expressions import Expression
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.pipeline import (
+    IMAGE,
+    MergeStep,
+    ModelStep,
+    Pipeline,
+    PipelineInput,
+    RuleStep,
+    SelectStep,
+    Step,
+    TileStep,
+)
 from gateway.common.domain.rights import Rights
-from gateway.common.domain.statistics import Duration, Placement, ServableStatistics
+from gateway.common.domain.statistics import Duration, Placement, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.ports import IndexEntry, Inference, Repository, Statistics
 from gateway.serving.frontends.settings import SERVER_NAME
@@ -103,6 +116,75 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
     """Return ModelStatistics."""
     return {"model_stats": [_servable(servable) for servable in counted]}
+
+
+def pipeline_steps(pipeline: Pipeline, counted: Mapping[str, StepStatistics]) -> Document:
+    """Return the graph of a pipeline, and the counters of its steps as far as they are `counted`.
+
+    `reads` are inputs and earlier steps; `does` is a step's work in the words of its declaration.
+    """
+    steps = [{"name": each.name, "kind": each.kind, "reads": [], "does": "decoded"} for each in pipeline.inputs]
+    lines = [line for line in steps if line["kind"] == IMAGE] + [_step(step, pipeline) for step in pipeline.steps]
+    for line in lines:
+        if (counters := counted.get(str(line["name"]))) is not None:
+            line.update(asdict(counters))
+    outputs = [
+        {"name": name, "reads": _reads(pipeline, *expressions.values()), "does": _words(expressions)}
+        for name, output in pipeline.outputs.items()
+        for expressions in ({"": output} if isinstance(output, Expression) else output,)
+    ]
+    inputs = [{"name": each.name, "kind": each.kind, "form": _form(each)} for each in pipeline.inputs]
+    name, version = pipeline.name, pipeline.version
+    return {"name": name, "version": version, "inputs": inputs, "steps": lines, "outputs": outputs}
+
+
+def _form(each: PipelineInput) -> str:
+    return each.kind if each.kind != "tensor" else f"{each.datatype.label}{list(each.shape)}"
+
+
+def _step(step: Step, pipeline: Pipeline) -> Document:
+    """Return a step without counters. Keys of a step that are not set are left out."""
+    if isinstance(step, ModelStep):
+        model = f"{step.model}@{step.version}" if step.version else step.model
+        named = [step.otherwise] if step.otherwise else []
+        line = _line(step.name, "model", pipeline, _words(step.inputs), *step.inputs.values(), step.when, named=named)
+        line |= {"model": model, "when": step.when.text if step.when else "", "else": step.otherwise}
+        line |= {"deadline_s": step.deadline_s, "fallback": None if step.fallback is None else dict(step.fallback)}
+        return {key: value for key, value in line.items() if value or key in {"reads", "does"} or value == {}}
+    if isinstance(step, RuleStep):
+        return _line(step.name, "rule", pipeline, _words(step.columns), *step.columns.values())
+    if isinstance(step, SelectStep):
+        words = [f"where {step.where.text}" if step.where else "", f"top {step.top}" if step.top else ""]
+        words.append(f"by {step.by.text}" if step.by else "")
+        does = " ".join((step.source, *filter(None, words)))
+        return _line(step.name, "select", pipeline, does, step.where, step.by, named=[step.source])
+    if isinstance(step, MergeStep):
+        does = ", ".join(step.sources) + (f" without overlaps above {step.nms_iou:g}" if step.nms_iou else "")
+        return _line(step.name, "merge", pipeline, does, named=step.sources)
+    if isinstance(step, TileStep):
+        height, width = step.size
+        does = f"{step.image.text} in {height} × {width}, overlap {step.overlap:g}"
+        return _line(step.name, "tile", pipeline, does, step.image)
+    return _line(step.name, "match", pipeline, f"{step.of.text} in {step.gallery}, least {step.least:g}", step.of)
+
+
+def _line(
+    name: str, kind: str, pipeline: Pipeline, does: str, *expressions: Expression | None, named: Sequence[str] = ()
+) -> Document:
+    reads = [each for each in _reads(pipeline, *expressions, named=named) if each != name]
+    return {"name": name, "kind": kind, "reads": reads, "does": does}
+
+
+def _reads(pipeline: Pipeline, *expressions: Expression | None, named: Sequence[str] = ()) -> list[str]:
+    """Return the inputs and steps that expressions name, and those that are `named`, in the pipeline's order."""
+    found = set(named)
+    for each in filter(None, expressions):
+        found |= {step for step, _ in each.columns} | set(each.names)
+    return [each.name for each in (*pipeline.inputs, *pipeline.steps) if each.name in found]
+
+
+def _words(expressions: Mapping[str, Expression]) -> str:
+    return "; ".join(f"{name} = {each.text}" if name else each.text for name, each in expressions.items())
 
 
 def visible_statistics(

@@ -108,7 +108,7 @@ class Metrics:
             if begin:
                 await asyncio.sleep(0)
             part = counted[begin : begin + MODELS_AT_ONCE]
-            _add(page, chain(_traffic(part), _time(part), self._models(part), _updates(part)))
+            _add(page, chain(_traffic(part), _time(part), _steps(part), self._models(part), _updates(part)))
         samples = (sample for source in self._sources for sample in source())
         _add(page, chain(_device(vitals), _process(), _samples(samples)))
         return b"".join(chain.from_iterable(page.values())), CONTENT_TYPE
@@ -203,6 +203,26 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
             compute.add((*of, stage.removeprefix("compute_")), getattr(servable, stage).ns / NS)
         latency.add_histogram(of, list(accumulate(servable.latency.counts)), servable.latency.ns / NS)
     return queue, compute, latency
+
+
+def _steps(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
+    """Return the metrics of the steps of pipelines. Their names are those that pipelines declare."""
+    labels = (*MODEL_LABELS, "step")
+    runs = _counter("step_runs", "Requests that ran a step of a pipeline.", labels)
+    rows = _counter("step_rows", "Rows of a step with a model: run or skipped.", (*labels, "outcome"))
+    failures = _counter("step_failures", "Requests that failed because of a step.", labels)
+    fallbacks = _counter("step_fallbacks", "Runs in place of which a step's fallback was used.", labels)
+    seconds = _counter("step_seconds", "Time of a step's runs, with the queue of its model.", labels)
+    for servable in counted:
+        for name, step in servable.steps.items():
+            of = (servable.model, servable.version, name)
+            runs.add(of, step.runs)
+            rows.add((*of, "run"), step.rows)
+            rows.add((*of, "skipped"), step.skipped_rows)
+            failures.add(of, step.failures)
+            fallbacks.add(of, step.fallbacks)
+            seconds.add(of, step.ns / NS)
+    return runs, rows, failures, fallbacks, seconds
 
 
 def _device(vitals: Vitals) -> Iterable[_Family]:

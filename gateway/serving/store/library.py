@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.model_files import NO_MODEL, is_document, is_hidden, is_model, may_hold_nothing, near_model
+from gateway.common.domain.pipeline import PIPELINE
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.runtimes import BY_SUFFIX
@@ -97,8 +98,8 @@ def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Relea
 
 def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
     folders, files = _entries(folder, settings, settings.versions_limit)
-    if (folder / MANIFEST).is_file():
-        problem = f"{MANIFEST} is in the model's own folder; move it and its files into {folder.name}/<version>"
+    if own := [name for name in (MANIFEST, PIPELINE) if (folder / name).is_file()]:
+        problem = f"{own[0]} is in the model's own folder; move it and its files into {folder.name}/<version>"
         raise ConfigurationError(problem, file=str(folder))
     described = read_described(folder, settings)
     versions = [sub for sub in folders if _is_version(sub)]
@@ -190,6 +191,8 @@ def _paths(release: Release) -> set[str]:
         golden = release.manifest.golden
         paths = [MANIFEST, *([golden.file] if golden else [])]
         paths += [artifact.path for variant in release.manifest.variants for artifact in variant.artifacts]
+    elif release.pipeline:
+        paths = [PIPELINE, *release.pipeline.galleries]
     else:
         paths = []
     return {str(PurePosixPath(path)) for path in paths}
@@ -252,7 +255,8 @@ def _is_version(folder: Path) -> bool:
     if folder.name[:1].isdecimal():
         return True
     try:
-        return any((is_model(entry.name) or entry.name == MANIFEST) and entry.is_file() for entry in folder.iterdir())
+        named = (entry for entry in folder.iterdir() if is_model(entry.name) or entry.name in {MANIFEST, PIPELINE})
+        return any(entry.is_file() for entry in named)
     except OSError:
         return True
 

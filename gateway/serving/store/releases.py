@@ -14,6 +14,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.common.domain.manifest_toml import NAME_PATTERN, read_manifest
 from gateway.common.domain.model_files import choose_model, is_model
+from gateway.common.domain.pipeline import PIPELINE, Pipeline, read_pipeline
 from gateway.common.domain.release import Release, bare_variant
 from gateway.common.domain.triton_config import TritonConfig, read_config
 from gateway.common.store.plain import file_digest, open_plain
@@ -71,6 +72,8 @@ def read_version(
         _check_names(name, version, folder / files[0] if files else folder)
         if files is None and is_here(folder / MANIFEST):
             return _read_manifest(name, version, folder, settings)
+        if files is None and is_here(folder / PIPELINE):
+            return _read_pipeline(name, version, folder, settings)
         return _read_bare(name, version, folder, described, files)
     except ConfigurationError as error:
         return refused(name, version, folder, str(error))
@@ -174,11 +177,7 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
     file = folder / MANIFEST
     text = read_text(file, settings.manifest_limit_bytes)
     manifest = read_manifest(text, str(file))
-    for key, declared, expected in (("name", manifest.name, name), ("version", manifest.version, version)):
-        if declared != expected:
-            raise ConfigurationError(
-                f"says {declared!r}, but the folder is called {expected!r}; make them agree", file=str(file), key=key
-            )
+    _check_agreement(manifest, name, version, file)
     if manifest.task_options is not None:
         from gateway.serving.tasks.catalog import task_of
 
@@ -187,6 +186,22 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
     check_references(manifest.variants, folder)
     digest = hashlib.sha256(f"{folder}\0{text}".encode()).hexdigest()
     return Release(name, version, folder, digest, manifest=manifest)
+
+
+def _check_agreement(declared: ModelManifest | Pipeline, name: str, version: str, file: Path) -> None:
+    for key, says, expected in (("name", declared.name, name), ("version", declared.version, version)):
+        if says != expected:
+            problem = f"says {says!r}, but the folder is called {expected!r}; make them agree"
+            raise ConfigurationError(problem, file=str(file), key=key)
+
+
+def _read_pipeline(name: str, version: str, folder: Path, settings: LibrarySettings) -> Release:
+    file = folder / PIPELINE
+    text = read_text(file, settings.manifest_limit_bytes)
+    pipeline = read_pipeline(text, str(file))
+    _check_agreement(pipeline, name, version, file)
+    galleries = [read_artifact(folder, path) for path in pipeline.galleries]
+    return Release(name, version, folder, _digest(folder, galleries, text), pipeline=pipeline)
 
 
 def _read_bare(

@@ -135,6 +135,8 @@ def _cores() -> CoreSplit:
 
 async def _on_disk(config: Config, arguments: argparse.Namespace, state: Path) -> tuple[Release, ModelManifest]:
     release = await find_release(config, arguments.model, arguments.model_version)
+    if release.pipeline is not None:
+        raise ConfigurationError("is a pipeline; measure it where it serves, with --address", file=release.name)
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state, warn) as loader:
         return release, await loader.manifest(release)

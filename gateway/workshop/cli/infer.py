@@ -23,6 +23,7 @@ from gateway.serving.cli.common import configured, warn
 from gateway.serving.cli.draw import draw_file
 from gateway.serving.cli.explain import find_release
 from gateway.serving.cli.files import images, read_file, tensors
+from gateway.serving.cli.pipelines import with_models
 from gateway.serving.cli.remote import ask
 from gateway.serving.cli.result_view import documents_of, print_documents
 from gateway.serving.cli.running import disk_meant, find_running
@@ -31,6 +32,7 @@ from gateway.serving.config import Config, state_folder
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.oip_json import decode_request
 from gateway.serving.frontends.oip_json_answers import encode_response
+from gateway.serving.model_sources import releases_here
 from gateway.workshop.cli import infer_video
 
 ROWS_SHOWN = 20
@@ -93,7 +95,7 @@ async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[In
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
         engine, repository = assembly.serving(config, loader)
         try:
-            await repository.synchronise([release])
+            await repository.synchronise(with_models(release, await releases_here(config)))
             manifest = engine.describe(release.name, release.version)
             return await engine.infer(read_request(arguments, manifest)), manifest
         finally:

@@ -3,12 +3,15 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.pipeline import read_pipeline
 from gateway.common.domain.problem import HTTP_STATUS
+from gateway.common.domain.statistics import ServableStatistics, StepStatistics
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import METRICS, infer_body, serving
@@ -72,6 +75,74 @@ async def test_metadata_config_and_statistics():
             (counted,) = (await get(f"{path}/stats"))["model_stats"]
             assert set(counted["inference_stats"]) >= {"success", "fail", "queue", "compute_infer"}
         assert len((await get("/v2/models/stats"))["model_stats"]) == 14
+
+
+PIPELINE = """
+schema = 1
+name = "identity_fp32"
+version = "1"
+[input]
+picture = "image"
+amount = "FP32[2]"
+[[step]]
+name = "cars"
+model = "detector@3"
+of = "picture"
+[[step]]
+name = "plates"
+select = "cars"
+where = "label == 'plate'"
+by = "score"
+top = 8
+[[step]]
+name = "text"
+model = "reader"
+of = "crop(picture, plates, 1.1)"
+when = "plates.score < 0.8 or sum(amount) > 4"
+deadline_s = 0.5
+fallback = { text = "" }
+[output]
+found = { box = "plates.box", text = "text.text" }
+count = "count(plates)"
+"""
+
+
+class Steps(SimulatedInference):
+    def placement(self, model, version=""):
+        placement = super().placement(model, version)
+        return replace(placement, pipeline=read_pipeline(PIPELINE, "p") if model == "identity_fp32" else None)
+
+    def statistics(self, model="", version=""):
+        steps = {"picture": StepStatistics(4, 4, ns=9), "text": StepStatistics(3, 7, 2, 1, 5, 1_000)}
+        return [ServableStatistics(model, version, steps=steps)]
+
+
+async def test_the_steps_of_a_pipeline_have_a_document_of_their_own():
+    async with serving(inference=Steps()) as gateway:
+        found = (await gateway.client.get("/v2/models/identity_fp32/steps")).json()
+        assert (await gateway.client.get("/v2/models/identity_fp32/versions/1/steps")).json() == found
+        refused = await gateway.client.get("/v2/models/identity_bytes/steps")
+        unknown = await gateway.client.get("/v2/models/other/steps")
+    assert (refused.status_code, unknown.status_code) == (400, 404)
+    assert "is no pipeline" in refused.json()["error"]
+    assert [each["form"] for each in found["inputs"]] == ["image", "FP32[2]"]
+    picture, cars, plates, text = found["steps"]
+    assert (picture["kind"], picture["runs"], picture["ns"]) == ("image", 4, 9)
+    assert cars == {"name": "cars", "kind": "model", "reads": ["picture"], "does": "picture", "model": "detector@3"}
+    assert plates["does"] == "cars where label == 'plate' top 8 by score"
+    assert (plates["kind"], plates["reads"]) == ("select", ["cars"])
+    assert text["reads"] == ["picture", "amount", "plates"]
+    assert (text["deadline_s"], text["fallback"], text["when"]) == (
+        0.5,
+        {"text": ""},
+        "plates.score < 0.8 or sum(amount) > 4",
+    )
+    counted = {key: text[key] for key in ("runs", "rows", "skipped_rows", "failures", "fallbacks", "ns")}
+    assert counted == {"runs": 3, "rows": 7, "skipped_rows": 2, "failures": 1, "fallbacks": 5, "ns": 1_000}
+    assert found["outputs"] == [
+        {"name": "found", "reads": ["plates", "text"], "does": "box = plates.box; text = text.text"},
+        {"name": "count", "reads": ["plates"], "does": "count(plates)"},
+    ]
 
 
 async def test_the_index_may_leave_out_what_is_not_ready():

@@ -110,6 +110,17 @@ async def model_statistics(request: Call) -> Document:
     return documents.model_statistics(documents.visible_statistics(statistics, rights, *names_of(request)))
 
 
+@get([MODEL + "/steps", VERSION + "/steps"], summary="Steps of a pipeline", opt={"needs": READ})
+async def pipeline_steps(request: Call) -> Document:
+    """Return the graph of a pipeline: what each step reads, its conditions, and its counters."""
+    ports, (model, version) = ports_of(request), names_of(request)
+    pipeline = ports.inference.placement(model, version).pipeline
+    if pipeline is None:
+        raise RequestError(Fault.INVALID, f"model '{model}' is no pipeline: it has no steps")
+    counted = ports.statistics.statistics(model, pipeline.version)
+    return documents.pipeline_steps(pipeline, counted[0].steps if counted else {})
+
+
 @post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
 async def repository_index(request: Call) -> list[Document]:
     """Return model versions that the caller may see, with their states; body `{"ready": true}`: only ready ones."""
@@ -373,6 +384,7 @@ HANDLERS = (
     model_metadata,
     model_config,
     model_statistics,
+    pipeline_steps,
     repository_index,
     load,
     unload,

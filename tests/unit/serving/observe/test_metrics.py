@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 import gateway.serving.observe.metrics as observed
 from gateway.common.domain.access import Security
-from gateway.common.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, ServableStatistics
+from gateway.common.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.shares import RefusalReason
 from gateway.serving.domain.vitals import Vitals
@@ -53,6 +53,7 @@ class Counted(SimulatedInference):
         self.counted.failed_runs, self.counted.weight = 3, 95
         self.counted.shadow.count(rows=8, disagreed=1, mean_abs=0.25)
         self.counted.shadow.skip("busy")
+        self.counted.steps["sure"] = StepStatistics(11, 12, 13, 14, 15, 1_500_000_000)
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
             self.counted.latency.add([0], ns)
 
@@ -113,6 +114,12 @@ def metrics_of(engine: SimulatedInference, *samples: MetricSample) -> Metrics:
         ("request_latency_seconds_bucket", {"le": "10.0"}, 3),
         ("request_latency_seconds_bucket", {"le": "+Inf"}, 4),
         ("request_latency_seconds_count", {}, 4),
+        ("step_runs_total", {"step": "sure"}, 11),
+        ("step_rows_total", {"step": "sure", "outcome": "run"}, 12),
+        ("step_rows_total", {"step": "sure", "outcome": "skipped"}, 13),
+        ("step_failures_total", {"step": "sure"}, 14),
+        ("step_fallbacks_total", {"step": "sure"}, 15),
+        ("step_seconds_total", {"step": "sure"}, 1.5),
         ("temperature_celsius", {"zone": "cpu-thermal"}, 51.5),
         ("power_watts", {"rail": "VDD_IN"}, 4.25),
         ("memory_available_bytes", {}, 1024),

@@ -1,0 +1,342 @@
+"""Declaration of a pipeline, several models that answer as one: inputs, steps, outputs. Values, and the TOML reader.
+
+The form is in docs/pages/reference/pipeline.md. What needs the manifests of the models is checked when they are known
+(`gateway.serving.pipelines`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from keyword import kwlist
+from typing import Any
+
+from gateway.common.domain.document import Table, read_document
+from gateway.common.domain.expressions import Expression, ExpressionError, parse_expression
+from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA
+from gateway.common.domain.tensor import DATATYPES, Datatype
+
+PIPELINE = "pipeline.toml"
+"""Name of the file, in the folder of the version."""
+STEPS_LIMIT = 64
+NAMES_LIMIT = 64
+"""Most inputs, outputs, or columns of a rule."""
+ROWS_LIMIT = 1_000
+"""Most rows that one request may make of one of its rows: of tiles, of objects."""
+REQUEST_ROWS_LIMIT = 10_000
+"""Most rows of one step of one request: more than any step makes of one row, for all rows."""
+SIDE_LIMIT = 8_192
+"""Largest side of a tile, in pixels."""
+DEADLINE_LIMIT_S = 3_600.0
+STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
+IMAGE, TEXT = "image", "text"
+"""Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
+KINDS = ("model", "rule", "select", "merge", "tile", "match")
+"""Keys that name the kind of a step."""
+RESERVED = frozenset({"true", "false", "result", "task", *kwlist})
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineInput:
+    """Input of a pipeline. `kind` is `image`, `text` or `tensor`; `shape` is that of one row, without the rows."""
+
+    name: str
+    kind: str
+    datatype: Datatype = Datatype.BYTES
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStep:
+    """Run of a model. `inputs`: expression by the model's input; the key "" is its only one.
+
+    Rows for which `when` is false are skipped; their values are those of the step `otherwise`, or absent. A run that
+    fails, or takes longer than `deadline_s` (0: what the request has left), has the values of `fallback`; None: the
+    request fails. `version` "" is the version that the model's name leads to.
+    """
+
+    name: str
+    model: str
+    version: str
+    inputs: Mapping[str, Expression]
+    when: Expression | None = None
+    otherwise: str = ""
+    deadline_s: float = 0.0
+    fallback: Mapping[str, float | str | bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStep:
+    """Columns computed from others."""
+
+    name: str
+    columns: Mapping[str, Expression]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectStep:
+    """Rows of `source` for which `where` holds, the `top` first of them by `by`, descending (0: all)."""
+
+    name: str
+    source: str
+    where: Expression | None = None
+    by: Expression | None = None
+    top: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """Objects of several steps, or of all tiles, as one list; with `nms_iou` > 0 without those that overlap more."""
+
+    name: str
+    sources: tuple[str, ...]
+    nms_iou: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TileStep:
+    """Tiles of `size` (height, width) pixels that cover an image; neighbours share `overlap` (0 to 0.9) of a side."""
+
+    name: str
+    image: Expression
+    size: tuple[int, int]
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MatchStep:
+    """Nearest entry, by cosine similarity, of a `gallery` (a file of the version's folder) to the vectors `of`.
+
+    An entry with less than `least` similarity is none: its label is `unknown`.
+    """
+
+    name: str
+    gallery: str
+    of: Expression
+    least: float = 0.5
+    unknown: str = "unknown"
+
+
+Step = ModelStep | RuleStep | SelectStep | MergeStep | TileStep | MatchStep
+Output = Expression | Mapping[str, Expression]
+"""Value of an output: an expression, or one object for each row of a step, with expressions by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Pipeline as its author declares it. A step reads inputs and earlier steps only: there are no cycles."""
+
+    name: str
+    version: str
+    inputs: tuple[PipelineInput, ...]
+    steps: tuple[Step, ...]
+    outputs: Mapping[str, Output]
+    text: str = ""
+    file: str = ""
+
+    @property
+    def galleries(self) -> tuple[str, ...]:
+        """Return the files that it reads, each once."""
+        return tuple(dict.fromkeys(step.gallery for step in self.steps if isinstance(step, MatchStep)))
+
+    @property
+    def models(self) -> tuple[tuple[str, str], ...]:
+        """Return name and version ("": any) of each model that it runs, once."""
+        named = ((step.model, step.version) for step in self.steps if isinstance(step, ModelStep))
+        return tuple(dict.fromkeys(named))
+
+
+def read_pipeline(text: str, file: str) -> Pipeline:
+    """Parse a pipeline; `file` is named in errors. Raises ConfigurationError (file, table, key, line)."""
+    top = read_document(text, file)
+    top.integer("schema", low=SCHEMA, high=SCHEMA)
+    name, version = _model_name(top, "name", top.text("name")), _model_name(top, "version", top.text("version"))
+    inputs = _inputs(top)
+    known = {each.name for each in inputs}
+    steps = list[Step]()
+    for table in top.tables("step"):
+        steps.append(_step(table, known))
+        known.add(steps[-1].name)
+    if not any(isinstance(step, ModelStep) for step in steps):
+        top.refuse("step", 'missing; a pipeline runs at least one model: [[step]] with model = "…"')
+    if len(steps) > STEPS_LIMIT:
+        top.refuse("step", f"{len(steps)} steps; at most {STEPS_LIMIT} are read; divide the pipeline")
+    outputs = _outputs(top)
+    top.finish()
+    return Pipeline(name, version, inputs, tuple(steps), outputs, text, file)
+
+
+def _inputs(top: Table) -> tuple[PipelineInput, ...]:
+    table = top.table("input", required=True)
+    found = list[PipelineInput]()
+    for name in table.remaining() if table else ():
+        if table is None:
+            break
+        _check_name(table, name)
+        kind = table.text(name)
+        if kind in {IMAGE, TEXT}:
+            found.append(PipelineInput(name, kind))
+            continue
+        form = _TENSOR.fullmatch(kind)
+        if form is None or form[1] not in DATATYPES or form[1] == "BYTES":
+            table.refuse(
+                name, f'must be "image", "text", or a datatype with the shape of a row, "FP32[16]", not {kind!r:.80}'
+            )
+        sizes = [int(size) for size in form[2].replace(" ", "").split(",") if re.fullmatch(r"-?\d{1,10}", size)]
+        if form[2].strip() and len(sizes) != form[2].count(",") + 1:
+            table.refuse(name, f"has no shape in {kind!r:.80}; write sizes with commas between them")
+        if any(not (size == -1 or 0 < size <= DIMENSION_LIMIT) for size in sizes):
+            table.refuse(name, f"sizes must be positive, or -1 for any size, not {sizes}")
+        found.append(PipelineInput(name, "tensor", DATATYPES[form[1]], tuple(sizes)))
+    if not 0 < len(found) <= NAMES_LIMIT:
+        top.refuse("input", f"must name 1 to {NAMES_LIMIT} inputs, not {len(found)}")
+    return tuple(found)
+
+
+def _outputs(top: Table) -> dict[str, Output]:
+    table = top.table("output", required=True)
+    found = dict[str, Output]()
+    for name in table.remaining() if table else ():
+        if table is None:
+            break
+        _check_name(table, name, is_new=False)
+        found[name] = _named(table, name) if table.holds_table(name) else _expression(table, name)
+    if not 0 < len(found) <= NAMES_LIMIT:
+        top.refuse("output", f"must name 1 to {NAMES_LIMIT} outputs, not {len(found)}")
+    return found
+
+
+def _step(table: Table, known: set[str]) -> Step:
+    name = table.text("name")
+    _check_name(table, name, "name")
+    if name in known:
+        table.refuse("name", f"{name!r} is the name of another step or input; names must differ")
+    kinds = [kind for kind in KINDS if kind in table]
+    if len(kinds) != 1:
+        named = f"it has {' and '.join(kinds)}" if kinds else "it has none"
+        table.refuse("name", f"step {name!r} must have one of {', '.join(KINDS)}; {named}")
+    step: Step = _READERS[kinds[0]](table, name, known)
+    table.finish()
+    return step
+
+
+def _model_step(table: Table, name: str, known: set[str]) -> ModelStep:
+    model, _, version = table.text("model").partition("@")
+    inputs = _expressions(table, "inputs") if "inputs" in table else {"": _expression(table, "of")}
+    otherwise = table.text("else", "")
+    if otherwise and otherwise not in known:
+        table.refuse("else", f"{otherwise!r} is no earlier step")
+    when = _expression(table, "when") if "when" in table else None
+    if otherwise and when is None:
+        table.refuse("else", "is for rows that 'when' skips; add 'when' or remove it")
+    return ModelStep(
+        name=name,
+        model=_model_name(table, "model", model),
+        version=_model_name(table, "model", version) if version else "",
+        inputs=inputs,
+        when=when,
+        otherwise=otherwise,
+        deadline_s=table.number("deadline_s", 0.0, low=0.0, high=DEADLINE_LIMIT_S),
+        fallback=_values(table, "fallback") if "fallback" in table else None,
+    )
+
+
+def _rule_step(table: Table, name: str, _known: set[str]) -> RuleStep:
+    return RuleStep(name, _named(table, "rule"))
+
+
+def _select_step(table: Table, name: str, known: set[str]) -> SelectStep:
+    by = _expression(table, "by") if "by" in table else None
+    where = _expression(table, "where") if "where" in table else None
+    top = table.integer("top", 0, low=0, high=ROWS_LIMIT)
+    if by is not None and not top:
+        table.refuse("by", "orders the rows of which 'top' remain; add 'top' or remove it")
+    return SelectStep(name, _earlier(table, "select", table.text("select"), known), where, by, top)
+
+
+def _merge_step(table: Table, name: str, known: set[str]) -> MergeStep:
+    sources = tuple(_earlier(table, "merge", source, known) for source in table.texts("merge"))
+    if not sources or len(set(sources)) < len(sources):
+        table.refuse("merge", "must name each step once, and at least one")
+    return MergeStep(name, sources, table.number("nms_iou", 0.0, low=0.0, high=1.0))
+
+
+def _tile_step(table: Table, name: str, _known: set[str]) -> TileStep:
+    sizes = table.integers("size")
+    if len(sizes) != 2 or not all(0 < side <= SIDE_LIMIT for side in sizes):
+        table.refuse("size", f"must be [height, width] in pixels, 1 to {SIDE_LIMIT}, not {list(sizes)}")
+    image, overlap = _expression(table, "tile"), table.number("overlap", 0.0, low=0.0, high=0.9)
+    return TileStep(name, image, (sizes[0], sizes[1]), overlap)
+
+
+def _match_step(table: Table, name: str, _known: set[str]) -> MatchStep:
+    gallery, of = table.text("match"), _expression(table, "of")
+    if not NAME_PATTERN.fullmatch(gallery) or not gallery.endswith(".npz"):
+        table.refuse("match", f"must name an .npz file of this folder, not {gallery!r:.80}")
+    return MatchStep(
+        name, gallery, of, table.number("least", 0.5, low=-1.0, high=1.0), table.text("unknown", "unknown")
+    )
+
+
+_READERS: Mapping[str, Any] = {
+    "model": _model_step,
+    "rule": _rule_step,
+    "select": _select_step,
+    "merge": _merge_step,
+    "tile": _tile_step,
+    "match": _match_step,
+}
+
+
+def _expression(table: Table, key: str) -> Expression:
+    try:
+        return parse_expression(table.text(key))
+    except ExpressionError as error:
+        table.refuse(key, str(error))
+
+
+def _expressions(table: Table, key: str) -> dict[str, Expression]:
+    inner = table.table(key, required=True)
+    names = inner.remaining() if inner else ()
+    if inner is None or not 0 < len(names) <= NAMES_LIMIT:
+        table.refuse(key, f"must name 1 to {NAMES_LIMIT} values")
+    return {name: _expression(inner, name) for name in names}
+
+
+def _named(table: Table, key: str) -> dict[str, Expression]:
+    found = _expressions(table, key)
+    for name in found:
+        if not STEP_PATTERN.fullmatch(name):
+            table.refuse(key, f"the name {name!r:.80} must be 1 to 32 lower-case letters, digits or '_'")
+    return found
+
+
+def _values(table: Table, key: str) -> dict[str, float | str | bool]:
+    inner = table.table(key)
+    found = inner.rest() if inner else {}
+    for name, value in found.items():
+        if not isinstance(value, (bool, int, float, str)):
+            table.refuse(key, f"{name} must be a number, a text or a flag")
+    return found
+
+
+def _earlier(table: Table, key: str, name: str, known: set[str]) -> str:
+    if name not in known:
+        table.refuse(key, f"{name!r:.80} is no earlier step; a step reads inputs and steps above it")
+    return name
+
+
+def _check_name(table: Table, name: str, key: str = "", *, is_new: bool = True) -> None:
+    """Refuse a name, which is that of the table's `key` or the key itself."""
+    if not STEP_PATTERN.fullmatch(name) or (is_new and name in RESERVED):
+        words = "must be 1 to 32 lower-case letters, digits or '_', the first a letter, and no word of expressions"
+        table.refuse(key or name, f"the name {name!r:.80} {words}")
+
+
+def _model_name(table: Table, key: str, value: str) -> str:
+    if not NAME_PATTERN.fullmatch(value):
+        words = "must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+        table.refuse(key, f"{words}, not {value!r:.150}")
+    return value

@@ -1,0 +1,151 @@
+"""Pipelines as commands show them: whether their models on disk fit, and what their steps cost."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import Pipeline
+from gateway.common.domain.release import Release
+from gateway.common.domain.routing import newest_version
+from gateway.common.files.durable import write_file
+from gateway.common.terminal.tables import print_json, print_lines, print_table
+from gateway.serving.cli.http_client import GatewayClient
+from gateway.serving.cli.pipeline_svg import draw_pipeline
+from gateway.serving.cli.remote import model_path, read_object
+from gateway.serving.cli.running import LOCAL_TIMEOUT_S, RunningGateway, find_running, sentences, served_json
+from gateway.serving.pipelines.plan import plan
+from gateway.serving.pipelines.target import read_gallery
+
+SVG_MODE = 0o644
+Document = dict[str, Any]
+ManifestOf = Callable[[Release], Awaitable[ModelManifest]]
+"""Function that returns a model's manifest as callers see it. Raises VariantError and RequestError."""
+
+
+async def check_pipeline(release: Release, releases: Sequence[Release], manifest_of: ManifestOf) -> ModelManifest:
+    """Return what callers see of a pipeline whose models are among `releases`.
+
+    Raises VariantError, RequestError and ConfigurationError if it would be refused.
+    """
+    known = dict[tuple[str, str], ModelManifest]()
+
+    async def checked(release: Release, pipeline: Pipeline, above: tuple[str, ...]) -> ModelManifest:
+        if release.name in above:
+            raise ConfigurationError("runs itself, by a pipeline that it runs", file=pipeline.file)
+        for name, version in pipeline.models:
+            if (name, version) not in known:
+                found = _found(releases, name, version)
+                deeper = found.pipeline and checked(found, found.pipeline, (*above, release.name))
+                known[name, version] = await (deeper or manifest_of(found))
+        galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
+        return plan(pipeline, lambda *named: known[named], galleries.__getitem__).manifest
+
+    if release.pipeline is None:
+        raise VariantError(release.problem or "is no pipeline")
+    return await checked(release, release.pipeline, ())
+
+
+def with_models(release: Release, releases: Sequence[Release]) -> list[Release]:
+    """Return a release and, of a pipeline, those that it runs, as far as they are among `releases`."""
+    found, left = list[Release](), [release]
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.append(one)
+            named = one.pipeline.models if one.pipeline else ()
+            left += [each for each in releases if any(each.name == name for name, _ in named)]
+    return found
+
+
+def _found(releases: Sequence[Release], name: str, version: str) -> Release:
+    """Return a model's release on disk: of a version, else of the newest. Raises VariantError."""
+    own = {one.version: one for one in releases if one.name == name and not one.problem}
+    if (chosen := version or newest_version(own)) in own:
+        return own[chosen]
+    refused = [one.problem for one in releases if one.name == name and one.version in {version, one.version}]
+    wanted = f"{name} version {version}" if version else name
+    raise VariantError(f"the model {wanted}, which it runs, is not there{': ' if refused else ''}{'; '.join(refused)}")
+
+
+def running_steps(arguments: argparse.Namespace, model: str, version: str) -> Document | None:
+    """Return the document of a pipeline's steps from the running gateway; None if it does not serve one."""
+    found = find_running(arguments)
+    if isinstance(found, str):
+        return None
+    with GatewayClient(*found, LOCAL_TIMEOUT_S) as client:
+        try:
+            return read_object(*client.exchange("GET", f"{model_path(model, version)}/steps"))
+        except RequestError:
+            return None
+
+
+def show_pipeline(
+    document: Document, problem: str | None, running: RunningGateway, arguments: argparse.Namespace, *, signed: bool
+) -> int:
+    """Print, and draw into `--svg`, a pipeline with what its steps cost; return 1 for a `problem` (None: unknown)."""
+    with_figures(document)
+    model, version = document["name"], document["version"]
+    if arguments.svg:
+        write_svg(document, arguments.svg)
+    if arguments.json:
+        served = served_json(running, running.of(model))
+        print_json(
+            {"model": model, "signed": signed, "pipeline": document, "refused": problem or None, "serving": served}
+        )
+        return 1 if problem else 0
+    kinds = [step["kind"] for step in document["steps"] if step["kind"] != "image"]
+    signature = "signed" if signed else "unsigned"
+    print_lines([f"{model} version {version} ({signature}), a pipeline of {len(kinds)} steps", ""])
+    print_table(("step", "kind", "reads", "what it does"), [_graph_row(step) for step in document["steps"]])
+    print()
+    if any("runs" in step for step in document["steps"]):
+        columns = ("step", "runs", "rows", "skipped", "failed", "fallbacks", "mean µs", "share")
+        print_table(columns, [_cost_row(step) for step in document["steps"] if "runs" in step])
+        print_lines(["", "mean: time of a run with the queue of its model; share: of the time of all steps", ""])
+    print_lines(f"output {each['name']}: {each['does']}" for each in document["outputs"])
+    if problem is not None:
+        print_lines([f"refused: {problem}" if problem else "its models on disk fit each other"])
+    print_lines(sentences(running, model))
+    return 1 if problem else 0
+
+
+def with_figures(document: Document) -> None:
+    """Add mean time and share to the steps that were counted."""
+    whole = sum(step.get("ns", 0) for step in document["steps"])
+    for step in document["steps"]:
+        if step.get("runs"):
+            step |= {"mean_us": step["ns"] / step["runs"] / 1e3, "share": step["ns"] / whole if whole else 0.0}
+
+
+def write_svg(document: Document, name: str) -> None:
+    """Write the graph. Raises ConfigurationError for a name that is not SVG's, and a file that cannot be written."""
+    if not name.endswith(".svg"):
+        raise ConfigurationError("--svg writes SVG; name a file that ends in .svg", file=name)
+    try:
+        write_file(Path(name), draw_pipeline(document).encode(), SVG_MODE)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be written: {error.strerror}", file=name) from error
+
+
+def _graph_row(step: Document) -> tuple[str, ...]:
+    words = [f"{step['model']} of {step['does']}" if "model" in step else step["does"]]
+    words += [f"{key} {step[key]}" for key in ("when", "else") if key in step]
+    words += [f"within {step['deadline_s']:g} s"] if "deadline_s" in step else []
+    words += (
+        [f"or {', '.join(f'{key} = {value!r}' for key, value in step['fallback'].items())}"]
+        if "fallback" in step
+        else []
+    )
+    return step["name"], step["kind"], ", ".join(step["reads"]), "; ".join(words)
+
+
+def _cost_row(step: Document) -> tuple[str, ...]:
+    rows = (f"{step['rows']:,}", f"{step['skipped_rows']:,}") if step["rows"] + step["skipped_rows"] else ("", "")
+    figures = (f"{step['mean_us']:,.0f}", f"{step['share']:.0%}") if step["runs"] else ("", "")
+    return step["name"], f"{step['runs']:,}", *rows, f"{step['failures']:,}", f"{step['fallbacks']:,}", *figures

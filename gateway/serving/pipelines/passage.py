@@ -1,0 +1,449 @@
+"""One request's way through a pipeline: each step runs as soon as those that it needs are over. On the event loop.
+
+A step with a model submits rows to the model's own queue, next to all other callers, and receives them as a sink.
+Tensors are passed by reference. Images are decoded and prepared on the threads that decode for all models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
+from gateway.common.domain.tensor import Array, Datatype, Tensor
+from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.ports import Pending
+from gateway.serving.engine.images import open_image, views_as_input
+from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
+from gateway.serving.pipelines.plan import Plan
+from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
+from gateway.serving.tasks.frame import Frame
+from gateway.serving.tasks.interpreter import ABSENT, PREFIX
+from gateway.serving.tasks.views import View, whole
+
+if TYPE_CHECKING:
+    from gateway.serving.engine.ticket import Ticket
+    from gateway.serving.pipelines.target import PipelineTarget
+
+PARTS_AT_ONCE = 8
+"""Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
+
+
+@dataclass(slots=True)
+class Under:
+    """Model's step under way: the rows that run, their parts that are answered, and how many are not.
+
+    `most`: rows of a part. `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    """
+
+    run: ModelRun
+    began_ns: int
+    chosen: Array | None = None
+    parts: list[InferResponse | None] = field(default_factory=list)
+    left: int = 0
+    most: int = 1
+    sent: int = 0
+    images: Sequence[View] | Array = ()
+    columns: Sequence[Array] = ()
+    frames: Sequence[Frame] = ()
+
+
+class Passage:
+    """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
+
+    __slots__ = (
+        "_left",
+        "_needed",
+        "_pending",
+        "_ready",
+        "_shared",
+        "_target",
+        "_under",
+        "_unsent",
+        "plan",
+        "ticket",
+        "values",
+    )
+
+    def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
+        self._target, self.plan, self.ticket = target, plan, ticket
+        self.values: Values = [None] * plan.slots
+        self._needed = [len(run.needs) for run in plan.runs]
+        self._left = len(plan.runs)
+        self._under = dict[int, Under]()
+        self._unsent = set[int]()
+        self._shared = dict[object, Future[Any]]()
+        self._pending = dict[tuple[int, int], Pending]()
+        self._ready = [index for index, count in enumerate(self._needed) if not count]
+
+    # ---- as the sink of its parts ------------------------------------------------------------------------------------
+    def answer(self, token: tuple[int, int], response: InferResponse) -> None:
+        """Implement `Sink.answer`."""
+        index, part = token
+        self._pending.pop(token, None)
+        under = self._under.get(index)
+        if under is not None:
+            under.parts[part] = response
+            under.left -= 1
+            if not under.left:
+                del self._under[index]
+                self._step(index, partial(self._finish, index, under))
+            elif under.sent < len(under.parts):
+                self._unsent.add(index)
+
+    def refuse(self, token: tuple[int, int], error: RequestError) -> None:
+        """Implement `Sink.refuse`."""
+        self._pending.pop(token, None)
+        if (under := self._under.pop(token[0], None)) is not None:
+            self._step(token[0], partial(self._failed, token[0], under, error))
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`: go on with the steps that had waited."""
+        self.advance()
+
+    # ---- the way -----------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Begin with the first steps, whose answers come later."""
+        values, count = self.values, self.ticket.form.rows
+        values[self.plan.root.count] = count
+        for declared, slot in self.plan.inputs:
+            array = self.ticket.request.inputs[declared.name].array
+            values[slot] = array.reshape(count) if declared.kind in {IMAGE, TEXT} else array
+        self.advance()
+
+    def advance(self) -> None:
+        """Run every step that waits for none, and submit the parts that there is room for."""
+        while (self._ready or self._unsent) and not self.ticket.done:
+            if self._unsent:
+                index = self._unsent.pop()
+                if (under := self._under.get(index)) is not None:
+                    self._step(index, partial(self._send, index, under))
+                continue
+            index = self._ready.pop()
+            run = self.plan.runs[index]
+            if isinstance(run, LocalRun):
+                self._step(index, partial(self._local, index, run))
+            elif isinstance(run, DecodeRun):
+                call = partial(_decoded, self.values[run.slot], run.name, self._target)
+                done = partial(self._decoded, index, run, time.monotonic_ns())
+                self._step(index, partial(self._apart, index, call, done))
+            else:
+                self._step(index, partial(self._submit, index, run))
+        if not self._left and not self.ticket.done:
+            self._target.finished(self)
+
+    def cancel(self) -> None:
+        """Cancel what is under way."""
+        pending, self._pending = self._pending, {}
+        self._under.clear()
+        self._unsent.clear()
+        for each in pending.values():
+            each.cancel()
+
+    def _step(self, index: int, call: Callable[[], None]) -> None:
+        """Call a part of a step. Its failure is that of the request, unless a model's step has a fallback."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  one request's boundary: the error of one step must not end the daemon
+            if isinstance(error, RequestError):
+                refusal = error
+            elif isinstance(error, StepError):
+                refusal = RequestError(Fault.INVALID, str(error))
+            else:
+                refusal = RequestError(Fault.INTERNAL, f"failed: {type(error).__name__}: {error}")
+            if (under := self._under.pop(index, None)) is not None:
+                self._step(index, partial(self._failed, index, under, refusal))
+            else:
+                self._fail(index, refusal)
+
+    def _fail(self, index: int, error: RequestError) -> None:
+        run = self.plan.runs[index]
+        self._target.steps[index].failures += 1
+        words = f"pipeline '{self.plan.pipeline.name}', step '{run.name}': {error.message}"
+        self._target.refused(
+            self, RequestError(error.fault, words, retry_after_s=error.retry_after_s, is_loading=error.is_loading)
+        )
+
+    def _over(self, index: int) -> None:
+        """Note the end of a step. The steps that waited for it are ready."""
+        self._left -= 1
+        for follower in self.plan.followers[index]:
+            self._needed[follower] -= 1
+            if not self._needed[follower]:
+                self._ready.append(follower)
+
+    def _local(self, index: int, run: LocalRun) -> None:
+        began_ns = time.perf_counter_ns()
+
+        def applied(_: None = None) -> None:
+            statistics = self._target.steps[index]
+            statistics.runs += 1
+            statistics.ns += time.perf_counter_ns() - began_ns
+            self._over(index)
+
+        if run.is_long(self.values):
+            self._apart(index, partial(run.apply, self.values), applied)
+        else:
+            run.apply(self.values)
+            applied()
+
+    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None], key: object = None) -> None:
+        """Run a call on a thread, then `done` with its result here. Calls of one `key` run once for all steps."""
+        loop = asyncio.get_running_loop()
+        future = self._shared.get(key)
+        if future is None:
+            try:
+                future = self._target.decoders.submit_for(self.ticket.request.caller, call)
+            except RuntimeError as error:
+                raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+            if key is not None:
+                self._shared[key] = future
+
+        def ended() -> None:
+            if not self.ticket.done:
+                self._step(index, lambda: done(future.result()))
+                self.advance()
+
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+
+    def _decoded(self, index: int, run: DecodeRun, began_ns: int, views: Array) -> None:
+        self.values[run.slot], statistics = views, self._target.steps[index]
+        statistics.runs, statistics.rows = statistics.runs + 1, statistics.rows + len(views)
+        statistics.ns += time.monotonic_ns() - began_ns
+        self._over(index)
+
+    # ---- steps with a model ------------------------------------------------------------------------------------------
+    def _submit(self, index: int, run: ModelRun) -> None:
+        values, statistics = self.values, self._target.steps[index]
+        count, chosen = values[run.rows.count], None
+        if run.when is not None:
+            flags = spread(run.when, values, count)
+            values[run.ran] = flags
+            if not flags.all():
+                chosen = np.flatnonzero(flags)
+        running = count if chosen is None else len(chosen)
+        statistics.rows += running
+        statistics.skipped_rows += count - running
+        under = Under(run, time.monotonic_ns(), chosen)
+        if not running:
+            self._finish(index, under)
+            return
+        self._under[index] = under
+        if running > REQUEST_ROWS_LIMIT:
+            raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
+        statistics.runs += 1
+        columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
+        shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
+        views = next((column for column in shown if isinstance(column[0], View)), None)
+        if views is None:
+            self._begin(index, under, columns, ())
+        else:
+            under.images = views
+            call = partial(_prepared, run.feeds, columns)
+            key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
+            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared), key)
+
+    def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+        rows, most, run = len(columns[0]), 1, under.run
+        under.columns, under.frames = columns, frames
+        if rows > 1 and run.batched:
+            row_bytes = sum(column.nbytes for column in columns) // rows
+            most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+        under.most = most
+        under.left = 1 if rows <= most else -(-rows // most)
+        under.parts = [None] * under.left
+        self._send(index, under)
+
+    def _send(self, index: int, under: Under) -> None:
+        """Submit the next parts of a step."""
+        run, sent = under.run, self.ticket.request
+        target = self._target.find(run.step.model, run.step.version)
+        if not run.fits(target.manifest):
+            words = f"model '{run.step.model}' was replaced by one of another signature"
+            raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
+        columns, most, parts = under.columns, under.most, len(under.parts)
+        deadline_ns = sent.deadline_ns
+        if run.step.deadline_s:
+            own_ns = under.began_ns + int(run.step.deadline_s * 1e9)
+            deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
+        at_once = 1 if parts == 1 else min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
+        while under.sent < parts and under.sent - (parts - under.left) < at_once:
+            part = under.sent
+            under.sent += 1
+            places = slice(part * most, (part + 1) * most)
+            inputs = {
+                feed.spec.name: Tensor(
+                    Datatype.BYTES if column.dtype == object else feed.spec.datatype,
+                    _shaped(column if parts == 1 else column[places], feed, batched=run.batched),
+                )
+                for feed, column in zip(run.feeds, columns, strict=True)
+            }
+            request = InferRequest(
+                run.step.model,
+                inputs,
+                run.step.version,
+                sent.id,
+                run.wanted,
+                deadline_ns,
+                sent.priority,
+                sent.caller,
+                f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+            )
+            self._pending[index, part] = target.submit(request, self, (index, part), None, under.frames[places])
+
+    def _failed(self, index: int, under: Under, error: RequestError) -> None:
+        """Use the values of the step's fallback, or let the request fail."""
+        run, deadline_ns = under.run, self.ticket.request.deadline_ns
+        for token in [token for token in self._pending if token[0] == index]:
+            self._pending.pop(token).cancel()
+        is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
+        if run.step.fallback is None or is_late:
+            self._fail(index, error)
+            return
+        self._target.steps[index].fallbacks += 1
+        under.parts = []
+        running = self.values[run.rows.count] if under.chosen is None else len(under.chosen)
+        self._end(index, under, lambda column: _filled(running, column, column.fallback))
+
+    def _finish(self, index: int, under: Under) -> None:
+        parts = [part for part in under.parts if part is not None]
+        self._end(index, under, lambda column: _joined_rows(parts, column))
+
+    def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
+        """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
+        run, values, chosen = under.run, self.values, under.chosen
+        count = values[run.rows.count]
+        if run.made is not None:
+            self._keep_objects(run, run.made, under)
+        else:
+            for column in run.columns.values():
+                rows = rows_of(column)
+                values[column.slot] = rows if chosen is None else self._with_skipped(column, rows, chosen, count)
+        self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
+        self._over(index)
+
+    def _with_skipped(self, column: Column, rows: Array, chosen: Array, count: int) -> Array:
+        """Return a column of all rows of a step of which those of `chosen` ran."""
+        if column.other is not None:
+            other = spread(column.other, self.values, count)
+            full = np.array(other, other.dtype if other.dtype == object else column.type.datatype.dtype)
+        else:
+            full = _filled(count, column, None)
+        if not len(rows):
+            return full
+        if full.shape[1:] != rows.shape[1:]:
+            if column.other is not None:
+                sizes = f"{list(rows.shape[1:])}, those of the step named by else {list(full.shape[1:])}"
+                raise StepError(f"its values have the shape {sizes}")
+            full = np.zeros((count, *rows.shape[1:]), rows.dtype)
+        full[chosen] = rows
+        return full
+
+    def _keep_objects(self, run: ModelRun, made: RowSet, under: Under) -> None:
+        parts = [part for part in under.parts if part is not None]
+        values, owners, flags, begin = self.values, list[Array](), list[Array](), 0
+        for part in parts:
+            there = part.outputs[run.counted].array != ABSENT
+            flags.append(there)
+            owners.append(np.nonzero(there)[0] + begin)
+            begin += len(there)
+        owned = np.concatenate(owners) if owners else np.zeros(0, int)
+        for column in run.columns.values():
+            rows = [part.outputs[column.output].array[there] for part, there in zip(parts, flags, strict=True)]
+            made_of = column.make(np.concatenate(rows)) if rows else _filled(0, column, None)
+            if len(under.images) and column.output.removeprefix(PREFIX) in PLACES and len(made_of):
+                origins = np.array([view.origin for view in under.images], np.float32)[owned]
+                made_of = made_of.copy()
+                if column.type.shape == (4,):
+                    made_of += np.tile(origins, 2)
+                else:
+                    made_of[..., :2] += origins[:, np.newaxis]
+            values[column.slot] = made_of
+        values[made.index] = owned if under.chosen is None else under.chosen[owned]
+        values[made.count] = len(owned)
+
+
+def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
+    column: Array = spread(feed.value, values, count)
+    if chosen is not None:
+        column = column[chosen]
+    return column if feed.shows else _cast(column, feed.spec.datatype)
+
+
+def _cast(column: Array, datatype: Datatype) -> Array:
+    dtype = datatype.dtype
+    if column.dtype == dtype:
+        return column
+    if dtype.kind in "iu" and column.dtype.kind == "f":
+        bounds = np.iinfo(dtype)
+        if not np.isfinite(column).all():
+            raise StepError("gets a value that is no number")
+        return np.clip(np.rint(column), bounds.min, bounds.max).astype(dtype)
+    with np.errstate(over="ignore"):
+        return column.astype(dtype)
+
+
+def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
+    """Return rows in the shape that the model takes: of a model without rows the only one."""
+    if feed.shows:
+        return column
+    inner = feed.spec.shape[1:] if batched else feed.spec.shape
+    if not batched:
+        return column.reshape(inner) if -1 not in inner else column[0]
+    return column if column.ndim == len(inner) + 1 else column.reshape(len(column), *inner)
+
+
+def _joined_rows(parts: Sequence[InferResponse], column: Column) -> Array:
+    """Return the rows of all parts."""
+    arrays = [part.outputs[column.output].array for part in parts]
+    if not arrays:
+        return _filled(0, column, None)
+    if not column.has_rows:
+        return column.make(np.stack(arrays))
+    return column.make(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
+
+
+def _concatenated(arrays: Sequence[Array]) -> Array:
+    """Return the rows of arrays, of which the largest decides how many values a row has; others are filled up."""
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    sizes = [max(array.shape[axis] for array in arrays) for axis in range(1, arrays[0].ndim)]
+    pads = [[(0, 0), *((0, size - has) for size, has in zip(sizes, each.shape[1:], strict=True))] for each in arrays]
+    fill = b"" if arrays[0].dtype == object else ABSENT if arrays[0].dtype.kind == "i" else 0
+    return np.concatenate([np.pad(each, pad, constant_values=fill) for each, pad in zip(arrays, pads, strict=True)])
+
+
+def _filled(count: int, column: Column, value: Any) -> Array:
+    """Return a column with one value in all rows; None: the value of rows that have none."""
+    shape = tuple(max(size, 0) for size in column.type.shape)
+    datatype = column.type.datatype
+    nothing = b"" if datatype is Datatype.BYTES else 0
+    return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
+
+
+def _decoded(contents: Array, name: str, target: PipelineTarget) -> Array:
+    views = np.empty(len(contents), object)
+    for row, content in enumerate(contents):
+        views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))
+    return views
+
+
+def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> tuple[list[Array], tuple[Frame, ...]]:
+    """Return the columns with images as tensors, and the places of the first input's images in it."""
+    arrays, frames = list[Array](), tuple[Frame, ...]()
+    for feed, column in zip(feeds, columns, strict=True):
+        if feed.shows:
+            array, placed = views_as_input(column, feed.spec)
+            arrays.append(array)
+            frames = frames or placed
+        else:
+            arrays.append(column)
+    return arrays, frames

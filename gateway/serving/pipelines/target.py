@@ -1,0 +1,355 @@
+"""Pipeline as a target of requests: it answers to a name as a model does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.common.domain.events import ServableChanged
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import Pipeline
+from gateway.common.domain.release import Release
+from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
+from gateway.common.domain.tensor import Array, Datatype, Tensor
+from gateway.common.timeouts import wait_for
+from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.lifecycle import ServableState
+from gateway.serving.domain.ports import Sink
+from gateway.serving.domain.postprocess import classify
+from gateway.serving.domain.sizes import request_sizes
+from gateway.serving.engine.admission import Admission, Form
+from gateway.serving.engine.context import EngineContext
+from gateway.serving.engine.cost import Cost
+from gateway.serving.engine.quotas import QuotaUse
+from gateway.serving.engine.repository import Find
+from gateway.serving.engine.run import Ran
+from gateway.serving.engine.target import ModelTarget
+from gateway.serving.engine.ticket import Ticket
+from gateway.serving.pipelines.passage import Passage
+from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
+from gateway.serving.pipelines.runs import ModelRun
+from gateway.serving.tasks.frame import Frame
+
+RUNTIME = "pipeline"
+
+
+GALLERY_LIMIT_BYTES = 2**30
+GALLERY_ENTRIES_LIMIT = 1_000_000
+
+
+async def open_pipeline(release: Release, find: Find, context: EngineContext, old: ModelTarget | None) -> ModelTarget:
+    """Return the target of a pipeline. It continues the counters of `old` if that has the same inputs and outputs.
+
+    Raises VariantError, transient if a model that it runs does not serve now, and ConfigurationError.
+    """
+    pipeline = release.pipeline
+    if pipeline is None:
+        raise VariantError("is no pipeline")
+    galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
+    try:
+        target = PipelineTarget(pipeline, find, galleries.__getitem__, context, signed=release.signed)
+    except RequestError as error:
+        raise VariantError(f"a model that it runs does not serve: {error.message}", transient=True) from error
+    if old is not None and old.manifest == target.manifest:
+        target.count_in(old.statistics)
+    return target
+
+
+def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
+    """Return `vectors` [n, d], made as long as 1, and `labels` [n] of a gallery. Raises ConfigurationError."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > GALLERY_LIMIT_BYTES:
+            raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
+        with np.load(file, allow_pickle=False) as content:
+            vectors, labels = np.asarray(content["vectors"]), np.asarray(content["labels"])
+    except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
+        words = f"is no gallery: {error}; write one with numpy.savez(file, vectors=…, labels=…)"
+        raise ConfigurationError(words, file=str(file)) from None
+    if vectors.dtype.kind not in "fiu" or vectors.ndim != 2:
+        words = f"needs vectors [n, d] of numbers, not {list(vectors.shape)} of {vectors.dtype}"
+        raise ConfigurationError(words, file=str(file))
+    with np.errstate(over="ignore"):
+        vectors = vectors.astype(np.float32)
+    if labels.shape != vectors.shape[:1] or labels.dtype.kind != "U":
+        words = f"needs vectors [n, d] and n labels (texts), not {list(vectors.shape)} and {list(labels.shape)}"
+        raise ConfigurationError(words, file=str(file))
+    if len(vectors) > GALLERY_ENTRIES_LIMIT or not np.isfinite(vectors).all():
+        words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
+        raise ConfigurationError(words, file=str(file))
+    return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
+
+
+def reached(models: Iterable[tuple[str, str]], find: Find) -> set[str]:
+    """Return the names of the models that a pipeline runs, and of those that its pipelines run."""
+    found, left = set[str](), list(models)
+    while left:
+        model, version = left.pop()
+        if model not in found:
+            found.add(model)
+            target = find(model, version)
+            left += target.models if isinstance(target, PipelineTarget) else ()
+    return found
+
+
+class PipelineTarget:
+    """One version of a pipeline. Implements ModelTarget. Create it on the event loop.
+
+    Raises RequestError if a model that it needs does not serve, ConfigurationError if parts do not fit.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        find: Find,
+        gallery: Gallery,
+        context: EngineContext,
+        *,
+        signed: bool = False,
+        statistics: ServableStatistics | None = None,
+    ) -> None:
+        self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
+        self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
+        self._plan = self._planned()
+        self.manifest = self.declared = self._plan.manifest
+        self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))
+        rows = self.rows_of(self.manifest)
+        self.sizes = request_sizes(self.manifest, rows, context.settings.request_slack_bytes)
+        self._admission = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=context.settings.forms)
+        self.check = self._admission.check
+        self.used_ns, self._signed = time.monotonic_ns(), signed
+        self._limit = context.settings.queue_of(pipeline.name).requests
+        self._under_way = dict[Ticket, Passage]()
+        self._closed, self._none = False, asyncio.Event()
+        self._none.set()
+        self._publish_state(ServableState.AVAILABLE)
+
+    @property
+    def placement(self) -> Placement:
+        """Return that it is a pipeline, and of which models."""
+        named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
+        rows = self.rows_of(self.manifest)
+        reason = f"{len(self._pipeline.steps)} steps, runs {named}"
+        return Placement(RUNTIME, RUNTIME, "", "", reason, rows, signed=self._signed, pipeline=self._pipeline)
+
+    @property
+    def models(self) -> tuple[tuple[str, str], ...]:
+        """Return name and version of the models that it runs."""
+        return self._pipeline.models
+
+    @property
+    def busy(self) -> bool:
+        """Return True if a request is under way."""
+        return bool(self._under_way)
+
+    @property
+    def fits(self) -> bool:
+        """Return False if a model was replaced by one that makes other inputs or outputs of this pipeline."""
+        try:
+            self._current()
+        except RequestError as error:
+            return not isinstance(error.__cause__, ConfigurationError)
+        return True
+
+    def rows_of(self, manifest: ModelManifest) -> int:
+        """Return the most rows that one request for a model has; 1 for a model without rows."""
+        return manifest.rows_limit(self.settings.max_batch_rows) if manifest.batched else 1
+
+    def count_in(self, statistics: ServableStatistics) -> None:
+        """Count from now on in `statistics`, with what it has of steps of the same names."""
+        names = [run.name for run in self._plan.runs]
+        self.statistics, self.steps = statistics, [statistics.steps.get(name) or StepStatistics() for name in names]
+        statistics.steps = dict(zip(names, self.steps, strict=True))
+
+    def counted(self, weight: int) -> ServableStatistics:
+        """Implement `ModelTarget.counted`."""
+        counted = self.statistics
+        counted.queued, counted.busy, counted.weight = len(self._under_way), self.busy, weight
+        return counted
+
+    def close_batches(self) -> None:
+        """Implement `ModelTarget.close_batches`: there are none."""
+
+    def rows_together(self, _row_bytes: int) -> int:
+        """Implement `RequestTarget.rows_together`."""
+        return self.rows_of(self.manifest)
+
+    def raw_batch(self, _request: InferRequest) -> None:
+        """Return None: each request goes its own way."""
+
+    def ask_beside(
+        self,
+        _inputs: Mapping[str, Tensor],
+        _form: Form | None,
+        _ended: Callable[[Ran | None], None],
+        _frames: Sequence[Frame] = (),
+    ) -> bool:
+        """Return False: its models are compared, each by itself."""
+        return False
+
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        account: QuotaUse | None = None,
+        frames: Sequence[Frame] = (),
+    ) -> Ticket:
+        """Implement `Submission.submit`."""
+        now_ns = time.monotonic_ns()
+        try:
+            form = self._admission.form(request)
+            self._check_room(request, now_ns)
+            plan = self._current()
+        except RequestError:
+            self.statistics.fail.add(time.monotonic_ns() - now_ns)
+            raise
+        ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
+        passage = self._under_way[ticket] = Passage(self, plan, ticket)
+        self._none.clear()
+        asyncio.get_running_loop().call_soon(passage.begin)
+        return ticket
+
+    def _check_room(self, request: InferRequest, now_ns: int) -> None:
+        """Refuse a request that is late, or one too many."""
+        if request.deadline_ns is not None and request.deadline_ns <= now_ns:
+            self.statistics.drop("expired")
+            words = f"the request's time was over before pipeline '{self.manifest.name}' could run it"
+            raise RequestError(Fault.EXPIRED, words)
+        if self._closed:
+            raise self._unloaded()
+        if len(self._under_way) >= self._limit:
+            self.statistics.drop("queue_full")
+            words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
+            raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Implement `TicketOwner.leave`: cancel what its steps submitted."""
+        self.statistics.abandoned(time.monotonic_ns() - ticket.queued_ns)
+        if (passage := self._under_way.pop(ticket, None)) is not None:
+            passage.cancel()
+        self._settle()
+
+    def finished(self, passage: Passage) -> None:
+        """Answer a request all of whose steps are over."""
+        ticket, manifest = passage.ticket, self.manifest
+        try:
+            outputs = self._outputs(passage)
+        except Exception as error:  # noqa: BLE001  one request's boundary
+            words = f"pipeline '{manifest.name}': its outputs fail: {type(error).__name__}: {error}"
+            self.refused(passage, RequestError(Fault.INTERNAL, words))
+            return
+        now_ns = self.used_ns = time.monotonic_ns()
+        took_ns = now_ns - ticket.queued_ns
+        self.statistics.answered((ticket.queued_ns,), now_ns)
+        times = RunTimes(0, 0, took_ns, 0, time.time_ns() // 1_000_000)
+        self.statistics.executed(1, ticket.form.rows, times, RUNTIME)
+        self.statistics.ignored_parameters += ticket.request.ignored_parameters
+        self._end(ticket)
+        ticket.sink.answer(
+            ticket.token, InferResponse(manifest.name, manifest.version, ticket.request.id, outputs, RUNTIME)
+        )
+        ticket.sink.flush()
+
+    def _outputs(self, passage: Passage) -> dict[str, Tensor]:
+        """Return the outputs that a request asks for."""
+        wanted = passage.ticket.form.outputs
+        arrays = passage.plan.answers(passage.values, [output.name for output in wanted])
+        specs = {spec.name: spec.datatype for spec in passage.plan.manifest.outputs}
+        outputs = dict[str, Tensor]()
+        for output in wanted:
+            array, datatype = arrays[output.name], specs[output.name]
+            if output.classification:
+                array, datatype = classify(array, output.classification, (), batched=True), Datatype.BYTES
+            outputs[output.name] = Tensor(datatype, array)
+        return outputs
+
+    def refused(self, passage: Passage, error: RequestError) -> None:
+        """Refuse a request one of whose steps failed, and cancel the others."""
+        ticket = passage.ticket
+        if ticket.done:
+            return
+        self.statistics.fail.add(time.monotonic_ns() - ticket.queued_ns)
+        if error.fault is Fault.EXPIRED:
+            self.statistics.drop("expired")
+        self._end(ticket)
+        passage.cancel()
+        ticket.sink.refuse(ticket.token, error)
+        ticket.sink.flush()
+
+    async def close(self, drain_s: float) -> None:
+        """Implement `ModelTarget.close`."""
+        self._publish_state(ServableState.UNLOADING)
+        self._closed = True
+        with suppress(TimeoutError):
+            await wait_for(self._none.wait(), drain_s)
+        for passage in list(self._under_way.values()):
+            self.refused(passage, self._unloaded())
+        self._publish_state(ServableState.END)
+
+    def _end(self, ticket: Ticket) -> None:
+        ticket.end()
+        self._under_way.pop(ticket, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._under_way:
+            self._none.set()
+
+    def _unloaded(self) -> RequestError:
+        return self._away("it was unloaded")
+
+    def _publish_state(self, state: ServableState) -> None:
+        self._context.publish(ServableChanged(self.manifest.name, self.manifest.version, state.value, ""))
+
+    def _planned(self) -> Plan:
+        """Compile the pipeline against the models that serve now."""
+        own, models = self._pipeline.name, self._pipeline.models
+        if own in dict(models) or own in reached(models, self.find):
+            raise ConfigurationError("runs itself, perhaps by a pipeline that it runs", file=self._pipeline.file)
+        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery)
+
+    def _current(self) -> Plan:
+        """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more.
+
+        A step with a fallback needs no model.
+        """
+        if all(self._fits(run) for run in self._plan.models):
+            return self._plan
+        try:
+            fresh = self._planned()
+        except RequestError as error:
+            raise self._away(error.message, error) from error
+        except ConfigurationError as error:
+            raise self._away(f"a model was replaced: {error}") from error
+        if fresh.manifest != self.manifest:
+            words = "a model was replaced, and the inputs or outputs change; it is being loaded again"
+            raise self._away(words) from ConfigurationError(words)
+        self._plan = fresh
+        return fresh
+
+    def _fits(self, run: ModelRun) -> bool:
+        try:
+            return run.fits(self.find(run.step.model, run.step.version).manifest)
+        except RequestError as error:
+            if run.step.fallback is not None:
+                return True
+            raise self._away(f"step '{run.name}': {error.message}", error) from error
+
+    def _away(self, words: str, error: RequestError | None = None) -> RequestError:
+        return RequestError(
+            Fault.UNAVAILABLE,
+            f"pipeline '{self.manifest.name}': {words}",
+            retry_after_s=self.settings.retry_after_s,
+            is_loading=error is not None and error.is_loading,
+        )

@@ -1,0 +1,100 @@
+"""A pipeline as an operator meets it: listed, checked, explained and asked, on disk and of a running gateway."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.simulators.daemon import COMMAND, QUIET, SHORT_TRIALS, running
+from tests.simulators.models_made import save, shaped
+
+PIPELINE = """
+schema = 1
+name = "policy"
+version = "1"
+[input]
+x = "FP32[4]"
+[[step]]
+name = "cheap"
+model = "half"
+of = "x"
+[[step]]
+name = "deep"
+model = "double"
+of = "cheap.y"
+when = "top(cheap.y) > 0"
+else = "cheap"
+[output]
+y = "deep.y"
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, factor in (("half", 0.5), ("double", 2.0)):
+        nodes = [
+            onnx.helper.make_node("Constant", [], ["f"], value_float=factor),
+            onnx.helper.make_node("Mul", ["x", "f"], ["y"]),
+        ]
+        (folder / name / "1").mkdir(parents=True)
+        save(shaped({"x": ["rows", 4]}, {"y": ["rows", 4]}, *nodes), folder / name / "1" / "model.onnx")
+    for name, model in (("policy", "double"), ("broken", "absent")):
+        (folder / name / "1").mkdir(parents=True)
+        text = PIPELINE.replace('"policy"', f'"{name}"').replace('"double"', f'"{model}"')
+        (folder / name / "1" / "pipeline.toml").write_text(text)
+    return folder
+
+
+def said(*words: str, code: int = 0) -> str:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_a_pipeline_on_disk(models: Path, tmp_path: Path) -> None:
+    state = ("--models", str(models), "--state", str(tmp_path / "state"))
+    listed = {one["name"]: one for one in json.loads(said("models", *state, "--json"))["models"]}
+    assert listed["policy"]["pipeline"] == {"steps": 2, "models": ["half", "double"]}
+    assert listed["half"]["pipeline"] is None
+    svg = tmp_path / "policy.svg"
+    shown = json.loads(said("explain", "policy", *state, "--json", "--svg", str(svg)))
+    assert (shown["refused"], [step["name"] for step in shown["pipeline"]["steps"]]) == (None, ["cheap", "deep"])
+    assert "half of x" in svg.read_text()
+    refused = json.loads(said("explain", "broken", *state, "--json", code=1))["refused"]
+    assert "the model absent, which it runs, is not there" in refused
+    checked = json.loads(said("models", "check", str(models), *state, "--json", code=1))["releases"]
+    assert {one["name"]: one["ok"] for one in checked} == {
+        "policy": True,
+        "broken": False,
+        "half": True,
+        "double": True,
+    }
+    np.savez(tmp_path / "x.npz", x=np.array([[1, 1, 1, 1], [-1, -1, -1, -1]], np.float32))
+    answer = said("infer", "policy", *state, "--npz", str(tmp_path / "x.npz"), "--output", "json")
+    (result,) = [output for output in json.loads(answer)["outputs"] if output["name"] == "result"]
+    assert [json.loads(row)["y"] for row in result["data"]] == [[1.0] * 4, [-0.5] * 4]
+
+
+def test_a_pipeline_of_a_running_gateway(models: Path, tmp_path: Path) -> None:
+    with running(tmp_path, models=models, config=f"{QUIET}{SHORT_TRIALS}") as daemon:
+        url = ("--url", daemon.http)
+        np.savez(tmp_path / "x.npz", x=np.array([[1, 1, 1, 1], [-1, -1, -1, -1]], np.float32))
+        for _ in range(3):
+            said("infer", "policy", *url, "--npz", str(tmp_path / "x.npz"))
+        shown = json.loads(said("explain", "policy", *url, "--json"))["pipeline"]
+        listed = {one["name"]: one for one in json.loads(said("models", *url, "--json"))["models"]}
+        words = said("explain", "policy", *url)
+        assert "draws" not in said("explain", "half", *url)
+    cheap, deep = shown["steps"]
+    assert (cheap["runs"], cheap["rows"], cheap["skipped_rows"]) == (3, 6, 0)
+    assert (deep["runs"], deep["rows"], deep["skipped_rows"]) == (3, 3, 3)
+    assert cheap["share"] + deep["share"] == pytest.approx(1)
+    assert (listed["policy"]["state"], listed["policy"]["why"]) == ("READY", "2 steps, runs half, double")
+    assert (listed["broken"]["state"], "absent" in listed["broken"]["reason"]) == ("UNAVAILABLE", True)
+    assert "pipeline of 2 steps" in words
