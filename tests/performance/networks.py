@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+OPENED = "-open"
+"""End of the names of models with open height and width."""
 FRAME_150_KB, FRAME_2_7_MB = (224, 224, 3), (720, 1280, 3)
 """Camera frames as UINT8: 150,528 and 2,764,800 bytes."""
 
@@ -43,7 +45,8 @@ class Network:
 def built() -> dict[str, Network]:
     """Return all networks by name."""
     frames = (("frame-150k", FRAME_150_KB), ("frame-2.7m", FRAME_2_7_MB))
-    networks = (tiny(), mobilenet(), *(corner(name, shape) for name, shape in frames))
+    cut = (corner(name + end, shape, opened=bool(end)) for name, shape in frames for end in ("", OPENED))
+    networks = (tiny(), mobilenet(), *cut)
     return {network.name: network for network in networks}
 
 
@@ -54,15 +57,19 @@ def tiny(width: int = 16, classes: int = 4) -> Network:
     return graph.network("tiny", f"dense {width} → {classes}", entry=("x", "FP32", (width,)), classes=classes)
 
 
-def corner(name: str, shape: tuple[int, int, int]) -> Network:
-    """Return frame [rows, height, width, 3] UINT8 → brightness [rows, 1] of its first 8 × 8 pixels: next to no work."""
+def corner(name: str, shape: tuple[int, int, int], *, opened: bool = False) -> Network:
+    """Return frame [rows, height, width, 3] UINT8 → brightness [rows, 1] of its first 8 × 8 pixels: next to no work.
+
+    `opened`: height and width are of any size.
+    """
     graph = _Graph()
     bounds = {key: graph.weights(np.array(value, "<i8")) for key, value in {"from": [0, 0], "to": [8, 8]}.items()}
     cut = graph.node("Slice", ["frame", bounds["from"], bounds["to"], graph.weights(np.array([1, 2], "<i8"))])
     mean = graph.node("ReduceMean", [graph.node("Cast", [cut], to=1)], axes=[1, 2, 3], keepdims=0)
     graph.node("Unsqueeze", [mean, graph.weights(np.array([1], "<i8"))])
     what = f"mean of one corner of {' × '.join(map(str, shape))} bytes"
-    return graph.network(name, what, entry=("frame", "UINT8", shape), classes=1)
+    sides = ("height", "width") if opened else shape[:2]
+    return graph.network(name, what, entry=("frame", "UINT8", shape), classes=1, declared=(*sides, shape[2]))
 
 
 def meter_reader() -> Network:
@@ -158,8 +165,10 @@ class _Graph:
         inner = self.convolution(inner, hidden, width, relu=False)
         return self.node("Add", [value, inner]) if stride == 1 and channels == width else inner
 
-    def network(self, name: str, what: str, *, entry: Entry, classes: int) -> Network:
-        """Return the network from `entry` to the last node's value, y [rows, classes]."""
+    def network(
+        self, name: str, what: str, *, entry: Entry, classes: int, declared: tuple[int | str, ...] = ()
+    ) -> Network:
+        """Return the network from `entry`, with the shape `declared`, to the last node's value, y [rows, classes]."""
         from onnx import TensorProto, helper
 
         tensor, datatype, shape = entry
@@ -168,7 +177,7 @@ class _Graph:
         graph = helper.make_graph(
             self._nodes,
             name,
-            [helper.make_tensor_value_info(tensor, kinds[datatype], ["rows", *shape])],
+            [helper.make_tensor_value_info(tensor, kinds[datatype], ["rows", *(declared or shape)])],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", classes])],
             self._weights,
         )

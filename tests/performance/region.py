@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import mmap
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
-from tests.performance.servers import WAIT_S, Server
+from tests.performance.servers import MEMORY_SOCKET, WAIT_S, Server
 
 SERVICE = "/inference.GRPCInferenceService/SystemSharedMemory"
 
@@ -33,6 +36,24 @@ def registered(server: Server, name: str, content: bytes) -> Iterator[str]:
     finally:
         os.close(descriptor)
         file.unlink()
+
+
+@contextmanager
+def sealed(server: Server, name: str, content: bytes) -> Iterator[str]:
+    """Yield the name of a region that is a sealed memfd, which holds `content` and is registered for the block."""
+    descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            os.write(descriptor, content)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            connection.connect(str(server.unix.with_name(MEMORY_SOCKET)))
+            line = json.dumps({"name": name, "byte_size": len(content)}).encode() + b"\n"
+            socket.send_fds(connection, [line], [descriptor])
+            if (answer := connection.recv(4096)) != b"{}\n":
+                raise SystemExit(f"{server.name} did not register sealed memory: {answer!r}")
+            yield name
+        finally:
+            os.close(descriptor)
 
 
 def _ask(server: Server, what: str, request: bytes) -> None:

@@ -42,7 +42,8 @@ id = "bench"
 idle_before_trial_s = 3600.0
 threads = 1
 """
-SHARED_MEMORY = "[shared_memory]\nallowed = true\nover_tcp = true\n"
+SHARED_MEMORY = '[shared_memory]\nallowed = true\nover_tcp = true\nsocket = "{}"\n'
+MEMORY_SOCKET = "memory.sock"
 TLS = '[tls]\ncert = "{0}.pem"\nkey = "{0}.key"\n'
 ROUTE = """
 [[mqtt.route]]
@@ -218,7 +219,7 @@ def start(
         return _plain_paho(models, int(mqtt.rpartition(":")[2]), qos)
     if name in {PLAIN, CPP}:
         return _plain(name, folder, models, tls)
-    config = NOTHING_BEHIND_OUR_BACK + SHARED_MEMORY + MANY_CONNECTIONS
+    config = NOTHING_BEHIND_OUR_BACK + SHARED_MEMORY.format(folder / MEMORY_SOCKET) + MANY_CONNECTIONS
     config += (TLS.format(tls) if tls else "") + (ROUTE.format(qos=qos) if mqtt != "off" else "")
     unix = folder / "grpc.sock"
     daemon = Daemon(

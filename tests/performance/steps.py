@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.performance import cpp, load, region, sensors, servers
 from tests.performance.load import Figures, Posting
+from tests.performance.networks import OPENED
 from tests.performance.rig import Rig, single
 from tests.performance.servers import CPP, PAHO, PLAIN
 
@@ -283,22 +284,24 @@ def _mixed(row: Row) -> Step:
 
 
 def _frames(chosen: Sequence[str], sharing: Sequence[str]) -> Iterator[Step]:
-    for model in (SMALL_FRAME, LARGE_FRAME):
-        size = model.removeprefix("frame-").replace("k", " KB").replace("m", " MB")
-        table = f"frames of {size}, {_counted(FRAME_CONNECTIONS)}, a model that reads one corner"
-        yield _bare(table, model)
-        for name in chosen:
-            yield _posting(Row(table, "TCP", name, model), connections=FRAME_CONNECTIONS)
-        for name in chosen:
-            yield _posting(Row(table, "UNIX socket", name, model), connections=FRAME_CONNECTIONS, unix=True)
+    for model in (SMALL_FRAME, SMALL_FRAME + OPENED, LARGE_FRAME, LARGE_FRAME + OPENED):
+        size = model.removeprefix("frame-").removesuffix(OPENED).replace("k", " KB").replace("m", " MB")
+        sides = ", open height and width" if model.endswith(OPENED) else ""
+        table = f"frames of {size}, {_counted(FRAME_CONNECTIONS)}, a model that reads one corner{sides}"
+        if not sides:
+            yield _bare(table, model)
+        for unix, what in ((False, "TCP"), (True, "UNIX socket"))[: 1 if sides else 2]:
+            for name in chosen:
+                yield _posting(Row(table, what, name, model), connections=FRAME_CONNECTIONS, unix=unix)
         for name in sharing:
             yield _in_memory(Row(table, "shared memory", name, model))
+            yield _in_memory(Row(table, "sealed memfd", name, model), sealed=True)
 
 
-def _in_memory(row: Row) -> Step:
+def _in_memory(row: Row, *, sealed: bool = False) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server, content = rig.server(row.server), rig.networks[row.model].row().tobytes()
-        with region.registered(server, "frame", content) as name:
+        with (region.sealed if sealed else region.registered)(server, "frame", content) as name:
             return single(rig.post(Posting(server, rig.body(row.model, name), FRAME_CONNECTIONS, unix=True)))
 
     return Step(row, measure, (row.model,))

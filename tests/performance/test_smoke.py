@@ -41,7 +41,7 @@ QUICK = (
     "requests that differ*, own",
     "streams*: 1 stream, 8 in flight, own",
     "REST*: JSON, 8 connections, own",
-    "frames of 150*memory, own",
+    "frames of 150*corner: *mem*, own",
 )
 
 
@@ -49,7 +49,7 @@ QUICK = (
 @pytest.mark.timeout(300)  # two C++ programs are built
 def test_a_short_pass_uses_every_server_and_every_tool() -> None:
     rows = measured(*QUICK)
-    assert len(rows) == 14
+    assert len(rows) == 15
     assert {row["server"] for row in rows} == {"bare loop", *SERVERS}
     for row in rows:
         assert row["median"]["requests"] >= 1

@@ -14,7 +14,7 @@ Parameter = bool | int | float | str
 class Destination(Protocol):
     """Destination of an output that is not sent in the answer: a place in the caller's shared memory."""
 
-    def put(self, raw: bytes) -> Mapping[str, Parameter]:
+    def put(self, raw: bytes | memoryview) -> Mapping[str, Parameter]:
         """Write the bytes, and return the parameters that state their place. Raises RequestError if they do not fit."""
 
 

@@ -127,7 +127,7 @@ class Servable:
     def rows_together(self, row_bytes: int) -> int:
         """Implement `RequestTarget.rows_together`: all of a cheap model, else as many as its worker would join."""
         cost = self._usage.cost
-        if cost.limit_ns:
+        if cost.limit_ns and not cost.opened:
             return self._rows_limit
         return cost.worker_rows if cost.stacking_pays(row_bytes) else 1
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.common.domain.errors import RequestError
+from gateway.common.domain.tensor import Raw
 from gateway.serving.domain.infer import Parameter
 from gateway.serving.frontends.segment import Segment, invalid
 
@@ -30,7 +31,7 @@ class OutputPlace:
     place: RegionSpan
     segment: Segment = field(repr=False)
 
-    def put(self, raw: bytes) -> Mapping[str, Parameter]:
+    def put(self, raw: Raw) -> Mapping[str, Parameter]:
         """Write the output.
 
         Raises RequestError INVALID with both sizes if it is too large, TOO_LARGE if there is no memory.

@@ -17,7 +17,7 @@ import weakref
 from pathlib import Path
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.tensor import aligned_memory
+from gateway.common.domain.tensor import Raw, aligned_memory
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - location of shm_open(3)'s segments on Linux
 STAT_BLOCK_BYTES = 512
@@ -123,7 +123,7 @@ class Segment:
             self._writer = writer
         return self._writer
 
-    def write(self, offset: int, content: bytes) -> None:
+    def write(self, offset: int, content: Raw) -> None:
         """Write `content` at `offset`. Raises RequestError INVALID if it was truncated, TOO_LARGE if /dev/shm is full.
 
         It uses no mapping: there a full /dev/shm would end the process (SIGBUS), here it is an error.

@@ -126,21 +126,48 @@ async def test_small_requests_before_a_large_one_are_not_held_up_by_it() -> None
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("inputs", "unbounded"),
-    [((TensorSpec("x", Datatype.FP32, (-1, -1)),), ""), ((X,), "control flow (Loop)")],
-)
-async def test_a_model_whose_runs_have_no_bound_never_runs_on_the_loop(
-    inputs: tuple[TensorSpec, ...], unbounded: str
-) -> None:
+@pytest.mark.parametrize("inputs", [(TensorSpec("x", Datatype.FP32, (-1, -1)),), (X,)])
+async def test_a_model_whose_runs_have_no_bound_never_runs_on_the_loop(inputs: tuple[TensorSpec, ...]) -> None:
     rig, sink = Rig(), Recorder()
-    rig.trials["a"] = replace(measured(10.0, 1.0), unbounded=unbounded)
+    rig.trials["a"] = replace(measured(10.0, 1.0), unbounded="control flow (Loop)")
     await rig.serve(manifest(inputs=inputs))
     for count in range(50):
         submit(rig, sink, float(count))
         await sink.until(count + 1)
     assert LOOP not in rig.session.threads
     await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_each_shape_of_a_model_with_open_axes_begins_on_the_worker() -> None:
+    rig, sink = Rig(), Recorder()
+    rig.trials["a"] = measured(10.0, 1.0)
+    await rig.serve(manifest(inputs=(TensorSpec("x", Datatype.FP32, (-1, -1)),)))
+    for width in (1, 2):
+        rig.session.threads.clear()
+        submit(rig, sink, float(len(sink.ended)), width=width)
+        await sink.until(len(sink.ended) + 1)
+        assert LOOP not in rig.session.threads, "nothing is known of this shape"
+        for _ in range(50):  # a busy machine may make the first runs look long
+            submit(rig, sink, float(len(sink.ended)), width=width)
+            await sink.until(len(sink.ended) + 1)
+        assert LOOP in rig.session.threads
+    rig.session.burn_s = 0.002
+    rig.session.threads.clear()
+    for _ in range(20):
+        submit(rig, sink, float(len(sink.ended)), width=3)
+        await sink.until(len(sink.ended) + 1)
+    assert LOOP not in rig.session.threads, "runs of this shape are long"
+    await rig.repository.close()
+
+
+def test_joined_runs_of_open_shapes_are_bounded_by_what_each_shape_costs() -> None:
+    cost = Cost(run_ns=10_000, row_ns=1_000, limit_ns=300_000, worker_rows=32, loop_rows=32)
+    assert cost.rows_at_once(250_000, 1) == 32, "the trial has measured this shape"
+    opened = replace(cost, opened=True)
+    assert [opened.rows_at_once(known_ns, 2) for known_ns in (0, 1_000, 100_000, 250_000)] == [32, 32, 6, 2]
+    assert opened.learned_ns(0, 40_000) == 40_000, "the first run counts as a whole"
+    assert opened.learned_ns(40_000, 120_000) == 50_000
 
 
 async def overrun(rig: Rig, sink: Recorder, count: int) -> None:

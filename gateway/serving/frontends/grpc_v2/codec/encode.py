@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.problem import error_text
-from gateway.common.domain.tensor import Steps, encode_raw, encode_steps, size_steps
+from gateway.common.domain.tensor import CONVERTED, Array, Datatype, Raw, Steps, encode_raw, encode_steps, size_steps
 from gateway.serving.domain.infer import InferResponse, Parameter, RequestedOutput
 from gateway.serving.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
@@ -28,21 +30,29 @@ def encode_response(response: InferResponse, asked: Iterable[RequestedOutput] = 
     An output with a destination in `asked` is written there, and its entry is empty. Raises RequestError if an output
     does not fit.
     """
-    raws: list[list[bytes]] = []
-    for tensor in response.outputs.values():
-        raws += [[encode_raw(tensor.datatype, tensor.array)]]
+    raws: list[list[Raw]] = []
+    asked = tuple(asked)
+    placed = {output.name for output in asked if output.destination is not None}
+    for name, tensor in response.outputs.items():
+        in_memory = name in placed and tensor.datatype not in CONVERTED
+        raws += [[(_view if in_memory else encode_raw)(tensor.datatype, tensor.array)]]
     reply = _described(response, asked, raws)
     for raw in raws:
         reply.raw_output_contents.append(b"".join(raw))
     return reply
 
 
+def _view(datatype: Datatype, array: Array) -> memoryview:
+    """Return what `encode_raw` does for an output that is written elsewhere: without a copy, if it is contiguous."""
+    return np.ascontiguousarray(array, datatype.dtype).reshape(-1).view(np.uint8).data
+
+
 def reply_steps(response: InferResponse, asked: Iterable[RequestedOutput] = ()) -> Steps[Encoded]:
     """Encode as `encode_response` does, in steps. Raises as it does."""
-    raws: list[list[bytes]] = []
+    raws: list[list[Raw]] = []
     for tensor in response.outputs.values():
-        raws += [(yield from encode_steps(tensor.datatype, tensor.array))]
-    pieces: list[bytes] = [_described(response, asked, raws).SerializeToString()]
+        raws += [[*(yield from encode_steps(tensor.datatype, tensor.array))]]
+    pieces: list[Raw] = [_described(response, asked, raws).SerializeToString()]
     for raw in raws:
         pieces += [field_header(RAW_FIELD, sum(map(len, raw))), *raw]
     return prefixed(*pieces)
@@ -56,7 +66,7 @@ def reply_size_steps(response: InferResponse) -> Steps[int]:
     return size
 
 
-def _described(response: InferResponse, asked: Iterable[RequestedOutput], raws: list[list[bytes]]) -> Any:
+def _described(response: InferResponse, asked: Iterable[RequestedOutput], raws: list[list[Raw]]) -> Any:
     """Return the answer without its contents `raws`. Those with a destination are written there, and are empty then."""
     destinations = {}
     for output in asked:
@@ -68,7 +78,8 @@ def _described(response: InferResponse, asked: Iterable[RequestedOutput], raws: 
     for index, (name, tensor) in enumerate(response.outputs.items()):
         described = reply.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
         if name in destinations:
-            for key, value in destinations[name].put(b"".join(raws[index])).items():
+            raw = raws[index][0] if len(raws[index]) == 1 else b"".join(raws[index])
+            for key, value in destinations[name].put(raw).items():
                 set_parameter(described.parameters[key], value)
             raws[index] = []
     for name, value in response.parameters.items():

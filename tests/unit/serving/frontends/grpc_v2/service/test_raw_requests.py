@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,18 +13,26 @@ import grpc
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import shared_memory
 
 from gateway.common.domain.access import Address, Security
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.tensor import Datatype, Tensors
+from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.frontends.grpc_v2.http2.streams import Stream
 from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.serving.frontends.grpc_v2.transport.stream_requests import StreamRequests
+from gateway.serving.frontends.placement import RegionSpan
 from gateway.serving.frontends.pools import Pools
+from gateway.serving.frontends.regions import Regions, Registrant
+from gateway.serving.frontends.settings import SharedMemorySettings
 from tests.simulators.constants import settings_with
-from tests.simulators.engine_rig import Rig, X, manifest, measured
+from tests.simulators.engine_rig import Rig, X, Y, manifest, measured
 from tests.simulators.grpc_gateway import UNDIVIDED
+from tests.simulators.segments import SHARED_MEMORY, shared
 
 pytestmark = pytest.mark.asyncio
 PATH = "/inference.GRPCInferenceService/"
@@ -47,8 +56,17 @@ class Gateway:
         """Runs of requests that stayed bytes."""
         return sum(len(one._answers._uncounted) for one in self.rig.registry.targets())
 
+    def objects_only(self) -> None:
+        """Close all batches: what is sent next is submitted as an object."""
+        for one in self.rig.registry.targets():
+            one._raw.close()
+
     async def ask(self, value: float, ident: str = "", model: str = "m", **how: Any) -> pb.ModelInferResponse:
         answer: pb.ModelInferResponse = await self._unary(asked(value, ident, model), **how)
+        return answer
+
+    async def send(self, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
+        answer: pb.ModelInferResponse = await self._unary(request)
         return answer
 
     async def stream(self, *requests: pb.ModelInferRequest) -> list[pb.ModelStreamInferResponse]:
@@ -66,16 +84,18 @@ def value_of(answer: pb.ModelInferResponse) -> float:
 
 
 @asynccontextmanager
-async def served(**settings: Any) -> AsyncIterator[Gateway]:
-    rig = Rig()
+async def served(
+    regions: Regions | None = None, more: Sequence[ModelManifest] = (), **settings: Any
+) -> AsyncIterator[Gateway]:
+    rig = Rig(settings_with(EngineSettings(), inline_limit_us=10**7))  # a busy machine moves no run to the worker
     rig.trials["a"] = measured(10.0, 1.0)
-    await rig.serve(manifest(), manifest("n", inputs=(replace(X, finite=True),)))
+    await rig.serve(manifest(), manifest("n", inputs=(replace(X, finite=True),)), *more)
     pools = Pools(UNDIVIDED)
     given = settings_with(GrpcSettings(), **settings)
-    service = InferenceService(rig.engine, rig.engine, rig.engine, given, pools=pools)  # type: ignore[arg-type]
+    service = InferenceService(rig.engine, rig.engine, rig.engine, given, regions, pools=pools)  # type: ignore[arg-type]
     server = GrpcServer(service, given, Security())
     (address,) = await server.start([Address("127.0.0.1", 0)])
-    async with grpc.aio.insecure_channel(str(address)) as channel:
+    async with grpc.aio.insecure_channel(str(address), [("grpc.max_receive_message_length", -1)]) as channel:
         gateway = Gateway(rig, channel)
         for model in MODELS * 3:  # the first of its like is parsed, the second asks for a batch
             await gateway.ask(0.0, model=model)
@@ -109,6 +129,95 @@ async def test_what_a_batch_does_not_answer_is_answered_by_the_engine() -> None:
         for session in gateway.rig.runtime.sessions:
             session.failure = None
         assert value_of(await gateway.ask(3.0, model="n", timeout=20)) == 3.0
+
+
+def wide(values: np.ndarray[Any, Any], region: str = "") -> pb.ModelInferRequest:
+    """Return a request of one row for `w`, whose tensor is in the message, or at the beginning of a region."""
+    request = pb.ModelInferRequest(model_name="w")
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, values.size])
+    if region:
+        tensor.parameters["shared_memory_region"].string_param = region
+        tensor.parameters["shared_memory_byte_size"].int64_param = values.nbytes
+    else:
+        request.raw_input_contents.append(values.tobytes())
+    return request
+
+
+def end(inputs: Tensors) -> Tensors:
+    """Answer with the last values of each row."""
+    assert inputs["x"].flags.aligned
+    return {"y": inputs["x"][:, -4:].copy()}
+
+
+@asynccontextmanager
+async def wide_served(width: int, regions: Regions | None = None) -> AsyncIterator[Gateway]:
+    shapes: dict[str, Any] = {"inputs": (replace(X, shape=(-1, width)),), "outputs": (replace(Y, shape=(-1, 4)),)}
+    async with served(regions, more=(manifest("w", **shapes),)) as gateway:
+        gateway.rig.session.run = end  # type: ignore[method-assign]
+        yield gateway
+
+
+async def both_ways(gateway: Gateway, request: pb.ModelInferRequest) -> list[Any]:
+    """Return what a request gets as bytes in a batch, then as an object: its answer, or status and message."""
+    found = []
+    for objects_only in (False, True):
+        if objects_only:
+            gateway.objects_only()
+        try:
+            found.append(await gateway.send(request))
+        except grpc.aio.AioRpcError as error:
+            found.append((error.code(), error.details()))
+    return found
+
+
+@pytest.mark.parametrize("width", [4, 5_000, 70_000, 270_000])  # below and above 16 KiB, 256 KiB and 1 MiB
+async def test_a_request_of_any_size_is_answered_as_an_object_would_be(width: int) -> None:
+    async with wide_served(width) as gateway:
+        rng = np.random.default_rng(width)
+        for _ in range(3):
+            await gateway.send(wide(rng.random(width, np.float32)))
+        before, values = gateway.batches, rng.random(width, np.float32)
+        quick, slow = await both_ways(gateway, wide(values))
+        assert gateway.batches == before + 1
+        assert quick == slow
+        assert quick.raw_output_contents[0] == values[-4:].tobytes()
+
+
+@pytest.mark.parametrize("width", [4, 5_000, 70_000])
+async def test_shared_memory_is_read_when_the_request_runs(width: int) -> None:
+    regions = Regions(SharedMemorySettings(allowed=True, over_tcp=True))
+    values = np.arange(width, dtype=np.float32)
+    with shared(values.nbytes) as (key, _):
+        async with wide_served(width, regions) as gateway:
+            regions.register(Registrant("127.0.0.1"), "r", key, 0, values.nbytes)
+            path, request = SHARED_MEMORY / key.strip("/"), wide(values, "r")
+            for count in range(4):
+                path.write_bytes((values + count).tobytes())
+                assert (await gateway.send(request)).raw_output_contents[0] == (values + count)[-4:].tobytes()
+            before = gateway.batches
+            quick, slow = await both_ways(gateway, request)
+            assert (gateway.batches, quick) == (before + 1, slow)
+            await gateway.send(request)  # it asks for a batch again
+            os.truncate(path, values.nbytes - 1)
+            for answer in await both_ways(gateway, request):
+                assert answer[0] is grpc.StatusCode.INVALID_ARGUMENT
+                assert "truncated" in answer[1]
+            path.write_bytes(values.tobytes())
+            for _ in range(2):  # a client that truncates its segment costs its own request only
+                assert (await gateway.send(request)).raw_output_contents[0] == values[-4:].tobytes()
+            regions.unregister("127.0.0.1")
+            for answer in await both_ways(gateway, request):
+                assert answer == (grpc.StatusCode.NOT_FOUND, "Unable to find shared memory region: 'r'")
+
+
+async def test_a_region_that_is_gone_when_its_request_runs_is_still_read() -> None:
+    regions, values = Regions(SharedMemorySettings(allowed=True, over_tcp=True)), np.arange(4, dtype=np.float32)
+    with shared(values.nbytes) as (key, handle):
+        shared_memory.set_shared_memory_region(handle, [values])
+        regions.register(Registrant("ann"), "r", key, 0, values.nbytes)
+        read = regions.source("ann", RegionSpan("r", values.nbytes), Datatype.FP32)
+        regions.unregister("ann")
+        assert bytes(read()) == values.tobytes()
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 16])

@@ -17,6 +17,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import ALIGNED_BYTES, finish
 from gateway.serving.frontends.grpc_v2.calls import CallInfo
 from gateway.serving.frontends.grpc_v2.codec.patterns import Raw
+from gateway.serving.frontends.grpc_v2.service import message_memory
 from gateway.serving.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, MessageMemory
 from gateway.serving.frontends.grpc_v2.transport import messages
 from gateway.serving.frontends.grpc_v2.transport.messages import (
@@ -54,6 +55,34 @@ def refused(to: Incoming, payload: bytes, fault: Fault) -> str:
         fed(to, payload)
     assert caught.value.fault is fault
     return caught.value.message
+
+
+@pytest.mark.asyncio
+async def test_memory_of_large_messages_is_used_again_once_no_view_is_left() -> None:
+    room = message_memory_of(100 * message_memory.LARGE_BYTES)
+    size = message_memory.LARGE_BYTES
+
+    def address(memory: memoryview) -> int:
+        return int(np.frombuffer(memory, np.uint8).ctypes.data) // 4096
+
+    first, _ = room.take(size, 0, CallInfo())
+    array, place = np.frombuffer(first[10:20], np.uint8), address(first)
+    del first
+    held, _ = room.take(size, 0, CallInfo())
+    assert address(held) != place, "an array reads it"
+    del array
+    again, _ = room.take(size, 0, CallInfo())
+    assert address(again) == place
+    assert len(room._spare) == 0
+    del again, held
+    assert len(room._spare) == 2
+    room._drop()
+    assert not room._spare
+    late, _ = room.take(size, 0, CallInfo())
+    room._drop()
+    del late
+    assert not room._spare, "nothing would return it to the system"
+    assert not room.used_bytes
 
 
 # ---- putting together ------------------------------------------------------------------------------------------------
