@@ -47,7 +47,7 @@ class Direct(Protocol):
         Return None if it was called already.
         """
 
-    def open(self, connection: DirectConnection, route: Any, size: int) -> Upload | None:
+    def open(self, connection: DirectConnection, route: Any, size: int) -> IncomingRequest | None:
         """Return the exchange of a request with a large body that is still to come; None: it takes the usual way.
 
         A request that would be refused takes the usual way, where it is refused and counted.
@@ -64,7 +64,7 @@ class Exchange(Protocol):
         """Respond at once: the server stops."""
 
 
-class Upload(Exchange, Protocol):
+class IncomingRequest(Exchange, Protocol):
     """A direct request whose body is coming. `cancel` releases what it holds."""
 
     body: bytearray
@@ -117,7 +117,7 @@ class DirectConnection(HttpConnection):
         self._early = b""
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
-        self._upload: Upload | None = None
+        self._upload: IncomingRequest | None = None
         self._uploaded = 0
         self._split: asyncio.TimerHandle | None = None
         self._keeping: asyncio.TimerHandle | None = None
@@ -265,7 +265,7 @@ class DirectConnection(HttpConnection):
         self._fill(upload, data[begin:])
         return True
 
-    def _fill(self, upload: Upload, data: bytes) -> None:
+    def _fill(self, upload: IncomingRequest, data: bytes) -> None:
         """Receive the next part of a large body. What follows it waits."""
         end = self._uploaded + len(data)
         surplus = end - len(upload.body)
@@ -281,7 +281,7 @@ class DirectConnection(HttpConnection):
             self._upload, self._exchange = None, upload
             upload.begin_received()
 
-    def _leave(self, upload: Upload, data: bytes) -> None:
+    def _leave(self, upload: IncomingRequest, data: bytes) -> None:
         """Let a request whose body is coming take the usual way, with its limits."""
         received = self._head.text + upload.body[: self._uploaded] + data
         upload.cancel()

@@ -67,7 +67,7 @@ class HeadProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedCaller:
     """A caller that `security` admits to inference."""
 
     security: Security
@@ -75,7 +75,7 @@ class Admission:
     rights: Rights
 
     @classmethod
-    def of(cls, peer: Peer, authentication: Authentication, authorization: str | None) -> Admission:
+    def of(cls, peer: Peer, authentication: Authentication, authorization: str | None) -> AdmittedCaller:
         """Identify a caller. Raises as `Authentication.admit` does."""
         caller = authentication.admit(peer, authorization, INFER)
         return cls(authentication.security, Admitted(caller.name, peer.share_of(caller), peer.local), caller.rights)
@@ -96,7 +96,7 @@ class DirectInference:
         self._names = names
         self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
         self._hosts: set[bytes] = set()
-        self._admissions: dict[Peer, Admission] = {}
+        self._admissions: dict[Peer, AdmittedCaller] = {}
         self.raw = RawRequests(ports.inference)
 
     def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> HeadProperties | None:
@@ -119,14 +119,14 @@ class DirectInference:
             fields.get(b"accept-encoding", b"").decode("latin-1"),
         )
 
-    def admission(self, peer: Peer, authorization: str | None) -> Admission:
+    def admission(self, peer: Peer, authorization: str | None) -> AdmittedCaller:
         """Identify a caller. Without a token, all connections of a peer are the same caller, until security changes."""
         authentication = self.ports.authentication
         if authorization is not None:
-            return Admission.of(peer, authentication, authorization)
+            return AdmittedCaller.of(peer, authentication, authorization)
         kept = self._admissions.get(peer)
         if kept is None or kept.security is not authentication.security:
-            kept = Admission.of(peer, authentication, None)
+            kept = AdmittedCaller.of(peer, authentication, None)
             if len(self._admissions) >= REMEMBERED:
                 self._admissions.clear()
             self._admissions[peer] = kept
@@ -181,7 +181,7 @@ class DirectInference:
 
 
 class InferExchange:
-    """One direct request, from its body to its answer. Implements `frontends.http.direct.Upload`."""
+    """One direct request, from its body to its answer. Implements `frontends.http.direct.IncomingRequest`."""
 
     __slots__ = (
         "_admitted",
@@ -247,14 +247,14 @@ class InferExchange:
         return True
 
     def hold(self, size: int) -> bool:
-        """Implement `frontends.http.direct.Upload.hold`."""
+        """Implement `frontends.http.direct.IncomingRequest.hold`."""
         fits = self._lease.fits(size)
         if fits:
             self._lease.take(size)
         return fits
 
     def begin_received(self) -> None:
-        """Implement `frontends.http.direct.Upload.begin_received`."""
+        """Implement `frontends.http.direct.IncomingRequest.begin_received`."""
         body, self.body = memoryview(self.body), bytearray()
         self._task = self._connection.loop.create_task(self._begin_apart(body, None, None, 0))
 
