@@ -59,7 +59,6 @@ def test_what_is_registered_directly_is_served_within_the_poll(pair: tuple[socke
         assert isinstance(loop, DirectLoop)
         woken = asyncio.Event()
         loop.direct.epoll.register(one.fileno(), select.EPOLLIN)
-        loop.direct.descriptors.add(one.fileno())
 
         def serve(ready: Sequence[tuple[int, int]]) -> None:
             served.extend((ready, one.recv(9)))

@@ -109,25 +109,20 @@ class Sockets:
             transport.abort()
         self._open = False
         if self._direct is not None:
-            self._direct.serve = None
+            self._direct.serve, self._direct.resting = None, False
         else:
             self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
 
     def watch(self, descriptor: int, transport: SocketTransport, events: int) -> None:
         """Call `transport` for events of a descriptor."""
-        self._register(descriptor, events)
+        self._epoll.register(descriptor, events)
         self._transports[descriptor] = transport
 
     def watch_listener(self, descriptor: int, listener: ListeningSocket) -> None:
         """Let a listener accept when connections wait."""
-        self._register(descriptor, _IN)
+        self._epoll.register(descriptor, _IN)
         self._accepting[descriptor] = listener
-
-    def _register(self, descriptor: int, events: int) -> None:
-        self._epoll.register(descriptor, events)
-        if self._direct is not None:
-            self._direct.descriptors.add(descriptor)
 
     def change(self, descriptor: int, events: int) -> None:
         """Change the events of a descriptor."""
@@ -137,17 +132,19 @@ class Sockets:
         """Stop watching a descriptor."""
         if (self._transports.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
             self._epoll.unregister(descriptor)
-            if self._direct is not None:
-                self._direct.descriptors.discard(descriptor)
 
     def call(self) -> None:
         """Serve waiting connections in the next pass of the event loop."""
         if not self._called:
             self._called = True
+            if self._direct is not None:
+                self._direct.resting = True
             self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self._called = False
+        if self._direct is not None:
+            self._direct.resting = False
         if self._rest and self.turns.waiting:
             self._rest -= 1
             self.call()
@@ -188,7 +185,7 @@ class Sockets:
     def _poll(self) -> Sequence[tuple[int, int]]:
         """Return the ready sockets of this server: others may be in the same epoll."""
         ready = self._epoll.poll(0, READY_LIMIT)
-        return ready if self._direct is None else [each for each in ready if each[0] in self._direct.descriptors]
+        return ready if self._direct is None else [each for each in ready if each[0] != self._direct.own]
 
     def _has_time(self) -> bool:
         return self._left_ns > 0 and time.monotonic_ns() < self._until_ns
