@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -193,11 +194,8 @@ class Loader:
         opening = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
         session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)
         if candidate.runs > 1:
-            try:
+            with suppress(VariantError):  # too little memory for all of them: those that there are serve
                 session.widen(candidate.runs)
-            except BaseException:
-                session.close()
-                raise
         return Opened(release, manifest, candidate, session, witness)
 
     def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:

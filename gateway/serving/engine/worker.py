@@ -208,14 +208,14 @@ class SessionWorker:
             self._answer_in_order()
 
     def _wake(self) -> None:
-        """Wake threads for the queue; start one if necessary.
+        """Wake threads for the queue, and start those that it needs.
 
-        Raises RuntimeError, with nothing changed, if none can start.
+        Raises RuntimeError, with nothing changed, if there is none and none can start.
         """
         if not self._started:
             self._start()
-        elif self._queue.length > self._idle and self._started < len(self.threads) and not self._over:
-            with suppress(RuntimeError):
+        with suppress(RuntimeError):
+            while self._queue.length > self._idle and self._started < len(self.threads) and not self._over:
                 self._start()
         self.owns = True
         self._changed.notify(max(1, self._queue.length))
@@ -452,6 +452,7 @@ class RunWatch:
         now_ns = time.monotonic_ns()
         waits_ns = [left for thread in self._worker.threads if (left := self._left_ns(thread, now_ns)) > 0]
         if waits_ns:
+            self.close()  # of a refusal above, which led to a new request
             self._check_in(min(waits_ns))
         elif self._busy():
             self.arm()

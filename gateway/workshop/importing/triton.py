@@ -128,6 +128,8 @@ def _facts(config: TritonConfig, manifest: ModelManifest) -> Iterator[ImportFind
         yield taken(spec.name, f"{spec.datatype.label} {list(spec.shape)} {spec.layout}".rstrip())
     if config.parameters:
         yield left_out("parameters", "a manifest has none; ModelConfig repeats those of a config.pbtxt that is served")
+    if config.runs:
+        yield left_out("instance_group", "a manifest has none: trials decide; a config.pbtxt that is served sets it")
     for remark in config.remarks:
         what, _, why = remark.partition(_NOT_APPLIED)
         yield left_out(what, why)

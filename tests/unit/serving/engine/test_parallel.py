@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.common.domain.errors import Fault
+from gateway.common.domain.errors import Fault, VariantError
 from gateway.common.domain.events import RunFailed, RunHung, RunOverlong
 from gateway.common.domain.profile import Budget as ProfileBudget
 from gateway.common.domain.verdict import Measurement
@@ -82,6 +82,36 @@ async def test_threads_start_when_requests_wait_for_them() -> None:
         submit(rig, sink, ("a", float(value)))
         await sink.until(value + 1)
     assert [bool(session.runs) for session in sessions(rig)] == [True, False, False, False]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_session_that_allows_fewer_runs_serves_with_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    def widen(self: SimulatedSession, runs: int) -> None:
+        self.peers.append(SimulatedSession(self.factor))
+        raise VariantError(f"no memory for {runs} runs")
+
+    monkeypatch.setattr(SimulatedSession, "widen", widen)
+    rig, sink = await parallel_rig(3), Recorder()
+    submit(rig, sink, ("a", 1.0), ("b", 2.0), ("c", 3.0))
+    for session in (await begun(rig, 2)).values():
+        session.gate.set()
+    await sink.until(3)
+    assert not sink.errors
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_queue_that_the_event_loop_hands_over_is_run_by_as_many_threads_as_it_needs() -> None:
+    """Requests of 60 rows are too long for the event loop of this model, those of one row are not."""
+    rig, sink = await parallel_rig(3, run_us=100.0), Recorder()
+    for value in (1.0, 2.0, 3.0):
+        rig.engine.submit(request(value, 60, caller=str(value)), sink, value)
+    for session in (await begun(rig, 3)).values():
+        session.gate.set()
+    await sink.until(3)
+    assert values(await rig.engine.infer(request(4.0))) == [4.0]
+    assert threading.get_ident() in rig.session.threads, "the queue is the event loop's again"
     await rig.repository.close()
 
 
