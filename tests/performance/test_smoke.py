@@ -15,6 +15,7 @@ from tests.performance import seams
 from tests.performance.servers import SERVERS
 from tests.simulators.daemon import ROOT
 
+pytestmark = pytest.mark.timeout(300)
 BENCH = (sys.executable, "-m", "tests.performance.bench")
 
 

@@ -29,7 +29,7 @@ from tests.simulators import constants, runtime_only
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "models"
 COMMAND = (runtime_only.interpreter(), "-m", "gateway")
-WAIT_S = 30.0
+WAIT_S = 120.0
 QUIET = "[selection]\nidle_before_trial_s = 3600.0\n"
 """No trials in the background during a test."""
 SHORT_TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\n"

@@ -152,7 +152,7 @@ class Played:
 
 @contextmanager
 def playing(
-    fleet: ServedFleet, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
+    fleet: ServedFleet, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 300.0
 ) -> Iterator[Played]:
     """Simulate `count` devices until all that can have committed. Yield once they are enrolled.
 
@@ -182,7 +182,7 @@ def simulating(
     count: int,
     shares: Mapping[str, float],
     *words: str,
-    limit_s: float = 60.0,
+    limit_s: float = 300.0,
     program: str = "tests.load",
 ) -> Iterator[Played]:
     """Run a simulation with the options `words`. Yield once all devices are enrolled."""
