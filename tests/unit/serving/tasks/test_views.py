@@ -25,7 +25,8 @@ def pixels(view: View) -> Array:
     """Return the pixels of a view [height, width, 3] as a model without a size of its own gets them."""
     array, (frame,) = views_as_input([view], SPEC)
     assert (frame.width, frame.height) == array.shape[:1:-1]
-    return np.asarray(array[0]).transpose(1, 2, 0)
+    shown: Array = array[0].transpose(1, 2, 0)
+    return shown
 
 
 def test_a_part_has_the_pixels_of_its_box() -> None:
