@@ -83,7 +83,7 @@ async def _explain_pipeline(
             return described(manifest, choose(candidates, config.selection.objective))
 
         try:
-            await check_pipeline(release, releases, manifest_of, config.limits.max_batch_rows)
+            await check_pipeline(release, releases, manifest_of)
         except (VariantError, ConfigurationError, RequestError) as error:
             problem = str(error)
     document = pipeline_steps(release.pipeline, {}) if release.pipeline else {}

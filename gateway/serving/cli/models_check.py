@@ -74,7 +74,7 @@ async def _check_pipeline(config: Config, loader: Loader, release: Release, chec
     with suppress(ConfigurationError):  # there is no model directory
         known += [one for one in await releases_here(config) if one.name not in {each.name for each in known}]
     try:
-        await check_pipeline(release, known, manifest_of, config.limits.max_batch_rows)
+        await check_pipeline(release, known, manifest_of)
     except (VariantError, ConfigurationError, RequestError) as error:
         return str(error)
     return ""

@@ -28,9 +28,7 @@ ManifestOf = Callable[[Release], Awaitable[ModelManifest]]
 """Function that returns a model's manifest as callers see it. Raises VariantError and RequestError."""
 
 
-async def check_pipeline(
-    release: Release, releases: Sequence[Release], manifest_of: ManifestOf, max_batch_rows: int
-) -> ModelManifest:
+async def check_pipeline(release: Release, releases: Sequence[Release], manifest_of: ManifestOf) -> ModelManifest:
     """Return what callers see of a pipeline whose models are among `releases`.
 
     Raises VariantError, RequestError and ConfigurationError if it would be refused.
@@ -46,11 +44,7 @@ async def check_pipeline(
                 deeper = found.pipeline and checked(found, found.pipeline, (*above, release.name))
                 known[name, version] = await (deeper or manifest_of(found))
         galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
-
-        def rows_of(manifest: ModelManifest) -> int:
-            return manifest.rows_limit(max_batch_rows) if manifest.batched else 1
-
-        return plan(pipeline, lambda *named: known[named], galleries.__getitem__, rows_of).manifest
+        return plan(pipeline, lambda *named: known[named], galleries.__getitem__).manifest
 
     if release.pipeline is None:
         raise VariantError(release.problem or "is no pipeline")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _BANDS = {"gray": "L", "rgb": "RGB", "bgr": "BGR"}
+REDUCING_GAP = 2.0
+"""Gap for parts of an image in its full size: what Pillow calls indistinguishable is 3, a scaled decode has less."""
 _CHANNELS_LAST = ("NHWC",)
 warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
@@ -142,10 +144,9 @@ def image_of(pixels: Array) -> Image.Image:
 
 
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
-    """Return parts of images as a tensor [n, …] of an input, and their places in it.
+    """Return parts of images as a tensor [n, …] for an input that declares its preprocessing, and their places in it.
 
-    The input declares how images become its values. Places are in pixels of each part. Raises RequestError INVALID if
-    they differ in size and the input does not resize them.
+    Places are in pixels of each part. Raises RequestError INVALID if they differ in size and the input resizes none.
     """
     from PIL import Image
 
@@ -161,7 +162,8 @@ def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tupl
         else:
             corners = view.corners[[0, 3, 2, 1]].ravel().tolist()  # Pillow begins top left and goes down
             image = image.transform(size, Image.Transform.QUAD, corners, Image.Resampling.BILINEAR)
-        shown = _resized(_in_mode(image, _MODES[preprocess.color]), part, (1.0, 1.0), preprocess.resample)
+        gap = REDUCING_GAP if preprocess.resample != "nearest" else None
+        shown = _resized(_in_mode(image, _MODES[preprocess.color]), part, (1.0, 1.0), preprocess.resample, gap)
         images.append(_as_input(shown, frame, spec, preprocess))
         frames.append(frame)
     try:
@@ -286,15 +288,20 @@ def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _Show
     return frame, _ShownPart((starts[0], starts[1], ends[0], ends[1]), (lengths[0], lengths[1]))
 
 
-def _resized(image: Image.Image, part: _ShownPart, scales: tuple[float, float], resample: str) -> Image.Image:
-    """Return a part of an image that has `scales` times the width and height of the original."""
+def _resized(
+    image: Image.Image, part: _ShownPart, scales: tuple[float, float], resample: str, gap: float | None = None
+) -> Image.Image:
+    """Return a part of an image that has `scales` times the width and height of the original.
+
+    `gap`: pixels are averaged first while the part is more than so many times as large as it is shown.
+    """
     from PIL import Image
 
     (left, top, right, bottom), (across, down) = part.box, scales
     box = (left * across, top * down, right * across, bottom * down)
     if (*box, *part.size) == (0, 0, *image.size, *image.size):
         return image
-    return image.resize(part.size, Image.Resampling[resample.upper()], box)
+    return image.resize(part.size, Image.Resampling[resample.upper()], box, gap)
 
 
 def _resized_plane(plane: Array, part: _ShownPart, size: tuple[int, int], resample: str) -> Array:

@@ -41,7 +41,7 @@ PARTS_AT_ONCE = 8
 class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
-    `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    `most`: rows of a part. `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
     """
 
     run: ModelRun
@@ -49,6 +49,7 @@ class Under:
     chosen: Array | None = None
     parts: list[InferResponse | None] = field(default_factory=list)
     left: int = 0
+    most: int = 1
     sent: int = 0
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
@@ -58,7 +59,19 @@ class Under:
 class Passage:
     """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
 
-    __slots__ = ("_left", "_needed", "_pending", "_ready", "_target", "_under", "_unsent", "plan", "ticket", "values")
+    __slots__ = (
+        "_left",
+        "_needed",
+        "_pending",
+        "_ready",
+        "_shared",
+        "_target",
+        "_under",
+        "_unsent",
+        "plan",
+        "ticket",
+        "values",
+    )
 
     def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
         self._target, self.plan, self.ticket = target, plan, ticket
@@ -67,6 +80,7 @@ class Passage:
         self._left = len(plan.runs)
         self._under = dict[int, Under]()
         self._unsent = set[int]()
+        self._shared = dict[object, Future[Any]]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -181,13 +195,17 @@ class Passage:
             run.apply(self.values)
             applied()
 
-    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a call on a thread, then `done` with its result here."""
+    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None], key: object = None) -> None:
+        """Run a call on a thread, then `done` with its result here. Calls of one `key` run once for all steps."""
         loop = asyncio.get_running_loop()
-        try:
-            future: Future[Any] = self._target.decoders.submit_for(self.ticket.request.caller, call)
-        except RuntimeError as error:
-            raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+        future = self._shared.get(key)
+        if future is None:
+            try:
+                future = self._target.decoders.submit_for(self.ticket.request.caller, call)
+            except RuntimeError as error:
+                raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+            if key is not None:
+                self._shared[key] = future
 
         def ended() -> None:
             if not self.ticket.done:
@@ -230,11 +248,16 @@ class Passage:
         else:
             under.images = views
             call = partial(_prepared, run.feeds, columns)
-            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared))
+            key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
+            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared), key)
 
     def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
-        rows, most = len(columns[0]), under.run.most
+        rows, most, run = len(columns[0]), 1, under.run
         under.columns, under.frames = columns, frames
+        if rows > 1 and run.batched:
+            row_bytes = sum(column.nbytes for column in columns) // rows
+            most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+        under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
         self._send(index, under)
@@ -246,7 +269,7 @@ class Passage:
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
-        columns, most, parts = under.columns, run.most, len(under.parts)
+        columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
             own_ns = under.began_ns + int(run.step.deadline_s * 1e9)

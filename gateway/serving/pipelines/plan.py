@@ -112,19 +112,14 @@ ALIKE_LIMIT = 4_000_000
 """Most similarities that are in memory at once."""
 
 
-def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]) -> Plan:
-    """Compile a pipeline. `rows_of` returns the most rows of one request for a model.
-
-    Raises ConfigurationError with the step and its line if parts do not fit each other.
-    """
-    return _Planner(pipeline, manifests, gallery, rows_of).plan()
+def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
+    """Compile a pipeline. Raises ConfigurationError with the step and its line if parts do not fit each other."""
+    return _Planner(pipeline, manifests, gallery).plan()
 
 
 class _Planner:
-    def __init__(
-        self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery, rows_of: Callable[[ModelManifest], int]
-    ) -> None:
-        self._pipeline, self._manifests, self._gallery, self._rows_of_model = pipeline, manifests, gallery, rows_of
+    def __init__(self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> None:
+        self._pipeline, self._manifests, self._gallery = pipeline, manifests, gallery
         self._slots = 0
         self._root = RowSet("input", self._slot(), self._slot())
         self._runs = list[Run]()
@@ -256,7 +251,7 @@ class _Planner:
                 step.when.text if step.when else "", f"is {when.type.words}; 'when' needs a comparison"
             )
         rows = common_rows(step.name, [feed.value for feed in feeds] + ([when] if when else [])) or self._root
-        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows)) for feed in feeds)
+        feeds = tuple(Feed(feed.spec, lifted(feed.value, rows), feed.key and (rows, feed.key)) for feed in feeds)
         finds = finds_objects(manifest)
         made = RowSet(step.name, self._slot(), self._slot(), rows, rows) if finds else None
         if made is not None and (step.otherwise or step.fallback):
@@ -267,7 +262,7 @@ class _Planner:
         expressions = [*step.inputs.values(), step.when]
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
         when = when and lifted(when, rows)
-        run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot(), self._rows_of_model(manifest))
+        run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot())
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels
@@ -282,16 +277,17 @@ class _Planner:
         if spec is None:
             known = ", ".join(each.name for each in manifest.inputs)
             raise self._error(step.name, f"model '{step.model}' has no input '{name}'; it has {known}")
+        key = expression.text, spec.preprocess, spec.layout, spec.datatype
         if spec.preprocess is not None and not spec.preprocess.frame and expression.text in self._inputs:
             declared, _ = self._inputs[expression.text]
             if declared.kind == IMAGE:
-                return Feed(spec, self._bare[declared.name])
+                return Feed(spec, self._bare[declared.name], key)
         value = self._compiled(expression)
         if value.type.kind == IMAGE:
             if spec.preprocess is None or spec.preprocess.frame:
                 words = f"input '{name}' of model '{step.model}' declares no way from an image to its values"
                 raise self._error(step.name, f"{words}; add [input.preprocess] to its manifest")
-            return Feed(spec, value)
+            return Feed(spec, value, key)
         inner = spec.shape[1:] if manifest.batched else spec.shape
         given = value.type.shape
         wanted = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER

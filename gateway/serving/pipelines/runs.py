@@ -41,10 +41,14 @@ PLACES = frozenset({"boxes", "corners", "keypoints"})
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one."""
+    """Input of a model, and its value: a tensor, or images, which the gateway or the model itself makes one.
+
+    Images with equal `key` are prepared in the same way, once for all steps.
+    """
 
     spec: TensorSpec
     value: Value
+    key: object = None
 
     @property
     def shows(self) -> bool:
@@ -72,7 +76,7 @@ class Column:
 class ModelRun:
     """Run of a model on the rows of a step. `made`: the rows of the objects that it finds; None: it has a result a row.
 
-    `ran`: slot of the flags of the rows that have a result of their own. `most`: rows of one request for the model.
+    `ran`: slot of the flags of the rows that have a result of their own.
     `wanted`: the outputs that are read, known when all steps are compiled.
     """
 
@@ -84,7 +88,6 @@ class ModelRun:
     when: Value | None
     made: RowSet | None
     ran: int
-    most: int
     columns: dict[str, Column] = field(default_factory=dict)
     wanted: tuple[RequestedOutput, ...] = ()
     batched: bool = True

@@ -317,7 +317,7 @@ class PipelineTarget:
         own, models = self._pipeline.name, self._pipeline.models
         if own in dict(models) or own in reached(models, self.find):
             raise ConfigurationError("runs itself, perhaps by a pipeline that it runs", file=self._pipeline.file)
-        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery, self.rows_of)
+        return plan(self._pipeline, lambda *named: self.find(*named).manifest, self._gallery)
 
     def _current(self) -> Plan:
         """Return the plan for the models that serve now. Raises RequestError UNAVAILABLE if they do not fit any more.

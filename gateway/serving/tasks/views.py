@@ -54,8 +54,8 @@ def whole(image: Any) -> View:
 def crop(view: View, box: Array, factor: float = 1.0) -> View:
     """Return the part in a box (x1, y1, x2, y2) that is `factor` times as wide and high, inside of the image.
 
-    It has whole pixels, at least one: the nearest for a box outside of the image or without a size. A place that is no
-    number counts as 0. Boxes in a part between corners are in the pixels of that part.
+    It has whole pixels. At least one pixel remains, the nearest one for a box outside of the image or without a size. A
+    place that is no number counts as 0. Boxes in a part between corners are in the pixels of that part.
     """
     left, top, right, bottom = view.limits
     x1, y1, x2, y2 = (min(FAR, max(-FAR, float(value))) if math.isfinite(value) else 0.0 for value in box)
