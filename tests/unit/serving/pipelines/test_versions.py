@@ -78,7 +78,7 @@ async def test_pipelines_run_pipelines() -> None:
     rig.pipeline(text, "inner", digest="p3")  # another datatype
     await rig.begin()
     with pytest.raises(
-        RequestError, match="pipeline 'outer': a model was replaced: .* is text; here it must be a number"
+        RequestError, match=r"pipeline 'outer': a model was replaced: .* is text; here it must be a number"
     ):
         await y(rig, "outer")
     assert "is text" in rig.reason("outer")
