@@ -120,6 +120,63 @@ def models() -> list[bytes]:
     return [onnx.helper.make_model(each).SerializeToString() for each in (graph, branch)]
 
 
+PIPELINE = """schema = 1
+name = "chain"
+version = "1"
+[input]
+image = "image"
+x = "FP32[4]"
+n = "INT64[]"
+t = "text"
+[[step]]
+name = "one"
+model = "four@1"
+of = "x * 2 - softmax(x)"
+when = "n > 1 and t in ['a', 'b'] or not contains(lower(t), 'x')"
+deadline_s = 0.5
+fallback = { y = 1.5 }
+[[step]]
+name = "parts"
+tile = "image"
+size = [64, 32]
+overlap = 0.2
+[[step]]
+name = "cars"
+model = "find"
+of = "parts.image"
+[[step]]
+name = "all"
+merge = ["cars"]
+nms_iou = 0.5
+[[step]]
+name = "best"
+select = "all"
+where = "score > 0.5 and class == 1"
+by = "area(box) / n"
+top = 3
+[[step]]
+name = "crops"
+model = "find"
+inputs = { image = "crop(image, best.box, 1.1)" }
+[[step]]
+name = "who"
+match = "people.npz"
+of = "default(one.y, x)"
+[[step]]
+name = "policy"
+rule = { ok = "n > 1 if present(one.y) else max(best.score, default=0) < 2", text = "vote(who.label, t)" }
+[output]
+number = "count(best) + count(best.score > 0.3)"
+things = { box = "best.box", kind = "first(crops.label)" }
+maybe = "max(best.score)"
+"""
+
+
+def documents() -> list[bytes]:
+    """Return documents of pipelines."""
+    return [PIPELINE.encode(), PIPELINE.replace(" = ", "=").encode()]
+
+
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "connection": lambda: [bytes([how]) + words for how in (0, 1, 4, 5) for words in conversations()],
     "hpack_blocks": blocks,
@@ -128,6 +185,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "json_body": bodies,
     "large_message": large,
     "onnx_facts": models,
+    "pipelines": documents,
 }
 
 

@@ -7,6 +7,7 @@
 `infer_codec`  a codec that remembers what it met decodes like one that meets everything for the first time.
 `large_message` a message read without protobuf's parser means what the parser says, or is refused.
 `json_body`    a JSON request is refused, or its tensors are those that Python's parser reads.
+`pipelines`   a document is a pipeline that fits its models, or is refused with words.
 `onnx_facts`  names in an ONNX file are those that the onnx package's parser finds, or the file is refused.
 """
 
@@ -27,8 +28,10 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 
-from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.onnx_file import read_onnx
+from gateway.common.domain.pipeline import read_pipeline
 from gateway.common.domain.tensor import Datatype, finish
 from gateway.serving.domain.infer import InferRequest
 from gateway.serving.frontends.grpc_v2.calls import CallInfo, parse_message
@@ -54,6 +57,7 @@ from gateway.serving.frontends.grpc_v2.http2.requests import read_request
 from gateway.serving.frontends.grpc_v2.http2.streams import CLOSED, KEPT_CLOSED, Stream
 from gateway.serving.frontends.grpc_v2.service import large_requests as reading
 from gateway.serving.frontends.oip_json import decode_request
+from gateway.serving.pipelines.plan import plan
 from tests.simulators.constants import settings_with
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
@@ -326,6 +330,38 @@ def onnx_names(model: onnx.ModelProto) -> tuple[set[str], tuple[str, ...]]:
     return operators, tuple(external)
 
 
+# ---- pipelines ------------------------------------------------------------------------------------------------------
+def _manifest(name: str, version: str) -> ModelManifest:
+    """Return the manifest of a model. Raises RequestError if none is called so."""
+    del version
+    if name == "four":
+        specs = [TensorSpec(each, Datatype.FP32, (-1, 4)) for each in "xy"]
+        return ModelManifest("four", "1", (specs[0],), (specs[1],), (), batch=True)
+    if name == "find":
+        image = TensorSpec("image", Datatype.UINT8, (-1, 3, 8, 8), preprocess=Preprocess(("png",), resize=(8, 8)))
+        found = {"boxes": (-1, -1, 4), "scores": (-1, -1)}
+        outputs = [TensorSpec(each, Datatype.FP32, shape) for each, shape in found.items()]
+        outputs.append(TensorSpec("classes", Datatype.INT32, (-1, -1)))
+        answered = ("boxes", "scores", "classes")
+        return ModelManifest("find", "1", (image,), tuple(outputs), (), batch=True, answered=answered)
+    raise RequestError(Fault.NOT_FOUND, f"no model is called {name}")
+
+
+def pipelines(words: bytes) -> None:
+    """Read a pipeline and compile it: it fits its models, or is refused with words."""
+    try:
+        pipeline = read_pipeline(words.decode(errors="replace"), "pipeline.toml")
+        compiled = plan(pipeline, _manifest, lambda _: (np.ones((2, 4), np.float32), (b"a", b"b")))
+    except ConfigurationError as error:
+        if error.file != "pipeline.toml" or len(str(error)) > 2_000:
+            raise
+    except RequestError as error:
+        if error.fault is not Fault.NOT_FOUND:
+            raise
+    else:
+        assert len(compiled.manifest.outputs) > len(pipeline.outputs)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "connection": connection,
     "hpack_blocks": hpack_blocks,
@@ -334,4 +370,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "json_body": json_body,
     "large_message": large_message,
     "onnx_facts": onnx_facts,
+    "pipelines": pipelines,
 }

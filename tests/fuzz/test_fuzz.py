@@ -17,6 +17,7 @@ ROUNDS = {
     "json_body": 4000,
     "large_message": 2000,
     "onnx_facts": 4000,
+    "pipelines": 1500,
 }
 
 

@@ -19,7 +19,7 @@ from gateway.serving.frontends.mqtt.journal.records import Record, read_frames
 from gateway.serving.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
-from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.serving.frontends.mqtt.pipeline.pipeline import MessagePipeline
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.serving.frontends.mqtt.settings.samples import MqttTime
@@ -120,7 +120,7 @@ class JournaledPipeline:
             self.inference.manifests.clear()
         self.outlet = Outlet()
         context = RouteContext(self.inference, own, "gw", self.outlet, self.counters, journal=self.journal)
-        self.pipeline = Pipeline(context, Router(routes, "gw"))
+        self.pipeline = MessagePipeline(context, Router(routes, "gw"))
         self.pipeline.recover()
         OPENED.append(self)
 

@@ -156,7 +156,9 @@ def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tupl
         size = (max(1, round(view.size[0])), max(1, round(view.size[1])))
         frame, part = _placed(size, preprocess)
         if view.corners is None:
-            part = part.moved(*view.box[:2])
+            left, top, right, bottom = map(int, view.box)
+            if (left, top, right, bottom) != (0, 0, *image.size):
+                image = image.crop((left, top, right, bottom))  # else pixels around it are mixed in
         else:
             corners = view.corners[[0, 3, 2, 1]].ravel().tolist()  # Pillow begins top left and goes down
             image = image.transform(size, Image.Transform.QUAD, corners, Image.Resampling.BILINEAR)

@@ -87,7 +87,9 @@ class ModelRepository:
         """Callback after a change of what is served: `refine` may have something to try."""
         self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
-        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
+        self._staging = Staging(
+            registry, self._fitting, self._leases, settings, publish, open_pipeline=self._opened_pipeline
+        )
 
     def index(self) -> Sequence[IndexEntry]:
         """Implement `Repository.index`."""
@@ -404,10 +406,13 @@ class ModelRepository:
 
     async def _opened(self, release: Release) -> ModelTarget:
         if release.pipeline is not None:
-            old = self._registry.serving(release.name, release.version)
-            return await self._open_pipeline(release, self._registry.find, self._context, old)
+            return await self._opened_pipeline(release)
         opened = await self._fitting.first(release, self._staging.staged)
         return self._made(opened) if isinstance(opened, Opened) else opened
+
+    async def _opened_pipeline(self, release: Release) -> ModelTarget:
+        old = self._registry.serving(release.name, release.version)
+        return await self._open_pipeline(release, self._registry.find, self._context, old)
 
     def _made(self, opened: Opened) -> ModelTarget:
         manifest = opened.manifest

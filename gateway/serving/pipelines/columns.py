@@ -63,7 +63,7 @@ class ColumnType:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ColumnValue:
     """Compiled expression. `rows` None: a constant. `present`: function that returns which rows have a value.
 
     `divides`: the value may be infinite or no number although what it is made of is not.
@@ -82,7 +82,7 @@ NUMBER_TYPE, INTEGER_TYPE = ColumnType(NUMBER), ColumnType(NUMBER, datatype=Data
 IMAGE_TYPE = ColumnType(IMAGE, datatype=Datatype.BYTES)
 
 
-def lifted(value: Value, rows: RowSet | None) -> Value:
+def lifted(value: ColumnValue, rows: RowSet | None) -> ColumnValue:
     """Return a value with one row for each of `rows`, which are its own or were made of them."""
     if rows is None or value.rows is rows or value.rows is None:
         return value
@@ -102,7 +102,7 @@ def lifted(value: Value, rows: RowSet | None) -> Value:
     return replace(value, rows=rows, of=repeated, present=present and (lambda values: repeated(values, present)))
 
 
-def common_rows(expression: str, found: Sequence[Value], node: ast.AST | None = None) -> RowSet | None:
+def common_rows(expression: str, found: Sequence[ColumnValue], node: ast.AST | None = None) -> RowSet | None:
     """Return the rows of an expression that reads values of several; None for constants. Raises ExpressionError."""
     deepest: RowSet | None = None
     for value in found:
@@ -117,7 +117,7 @@ def common_rows(expression: str, found: Sequence[Value], node: ast.AST | None = 
     return deepest
 
 
-def spread(value: Value, values: Values, count: int) -> Any:
+def spread(value: ColumnValue, values: Values, count: int) -> Any:
     """Return the rows of a value: those of a constant are all the same."""
     column = value.of(values)
     if value.rows is not None:

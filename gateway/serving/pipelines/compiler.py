@@ -22,27 +22,27 @@ from gateway.serving.pipelines.columns import (
     TEXT,
     TEXT_TYPE,
     ColumnType,
+    ColumnValue,
     Evaluate,
     RowSet,
-    Value,
     Values,
     common_rows,
     lifted,
 )
 
-Function = Callable[["Compiler", ast.Call, list[ast.expr], dict[str, ast.expr]], Value]
+Function = Callable[["Compiler", ast.Call, list[ast.expr], dict[str, ast.expr]], ColumnValue]
 """Function of expressions: it takes its arguments and keywords out of the call, and returns the value."""
 
 
 @dataclass(slots=True)
-class Scope:
+class ExpressionNames:
     """Names that an expression may use: columns by step and name, columns by bare name, and rows by step.
 
     `near`: further names, for suggestions.
     """
 
-    columns: Callable[[str, str], Value | None]
-    bare: Mapping[str, Value] = field(default_factory=dict)
+    columns: Callable[[str, str], ColumnValue | None]
+    bare: Mapping[str, ColumnValue] = field(default_factory=dict)
     rows: Mapping[str, RowSet] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     known: Callable[[str], Sequence[str]] = lambda _step: ()
@@ -52,10 +52,10 @@ class Scope:
 class Compiler:
     """Compiler of one expression. Raises ExpressionError where types do not fit."""
 
-    def __init__(self, text: str, scope: Scope, functions: Mapping[str, Function]) -> None:
+    def __init__(self, text: str, scope: ExpressionNames, functions: Mapping[str, Function]) -> None:
         self.words, self.scope, self._functions = text, scope, functions
 
-    def value(self, node: ast.expr) -> Value:
+    def value(self, node: ast.expr) -> ColumnValue:
         """Return the value of a node that must be there for each row."""
         value = self.optional(node)
         if value.type.optional:
@@ -63,28 +63,30 @@ class Compiler:
             raise self.error(node, f"{what}; write default({ast.unparse(node)}, …), or give the step an 'else'")
         return value
 
-    def optional(self, node: ast.expr) -> Value:
+    def optional(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node, which may be absent in some rows."""
         kind = type(node).__name__.lower()
-        value: Value = getattr(self, f"_{kind}")(node)
+        value: ColumnValue = getattr(self, f"_{kind}")(node)
         return value
 
     def error(self, node: ast.AST, problem: str) -> ExpressionError:
+        """Return the refusal of a node."""
         return ExpressionError(self.words, problem, node)
 
-    def _constant(self, node: ast.Constant) -> Value:
+    def _constant(self, node: ast.Constant) -> ColumnValue:
         constant = node.value
         if isinstance(constant, bool):
-            return Value(FLAG_TYPE, None, lambda _: constant)
+            return ColumnValue(FLAG_TYPE, None, lambda _: constant)
         if isinstance(constant, str):
             raw = constant.encode(errors="surrogatepass")
-            return Value(TEXT_TYPE, None, lambda _: raw)
+            return ColumnValue(TEXT_TYPE, None, lambda _: raw)
         number = float(constant)  # type: ignore[arg-type]  # the parser lets no other constants through
-        return Value(NUMBER_TYPE, None, lambda _: number)
+        return ColumnValue(NUMBER_TYPE, None, lambda _: number)
 
-    def _name(self, node: ast.Name) -> Value:
+    def _name(self, node: ast.Name) -> ColumnValue:
         if node.id in FLAGS:
             flag = FLAGS[node.id]
-            return Value(FLAG_TYPE, None, lambda _: flag)
+            return ColumnValue(FLAG_TYPE, None, lambda _: flag)
         if (value := self.scope.bare.get(node.id)) is not None:
             return value
         columns = self.scope.known(node.id)
@@ -93,7 +95,7 @@ class Compiler:
         known = [*self.scope.bare, *self.scope.rows, *self.scope.near]
         raise self.error(node, f"is no input, column or earlier step{suggest(node.id, known)}")
 
-    def _attribute(self, node: ast.Attribute) -> Value:
+    def _attribute(self, node: ast.Attribute) -> ColumnValue:
         step = node.value.id if isinstance(node.value, ast.Name) else ""
         value = self.scope.columns(step, node.attr)
         if value is None:
@@ -103,18 +105,18 @@ class Compiler:
             raise self.error(node, f"step '{step}' has no column '{node.attr}'; it has {', '.join(columns)}")
         return value
 
-    def _boolop(self, node: ast.BoolOp) -> Value:
+    def _boolop(self, node: ast.BoolOp) -> ColumnValue:
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
         values = [self.flag(each) for each in node.values]
         return self.joined(node, values, FLAG_TYPE, lambda *flags: join.reduce(np.broadcast_arrays(*flags)))
 
-    def _unaryop(self, node: ast.UnaryOp) -> Value:
+    def _unaryop(self, node: ast.UnaryOp) -> ColumnValue:
         if isinstance(node.op, ast.Not):
             return self.joined(node, [self.flag(node.operand)], FLAG_TYPE, np.logical_not)
         value = self.number(node.operand)
         return self.joined(node, [value], fp64(value.type), lambda number: np.negative(number, dtype=np.float64))
 
-    def _binop(self, node: ast.BinOp) -> Value:
+    def _binop(self, node: ast.BinOp) -> ColumnValue:
         operation = _OPERATIONS[type(node.op)]
         left, right = self.number(node.left), self.number(node.right)
         divides = isinstance(node.op, ast.Div | ast.Mod)
@@ -126,7 +128,7 @@ class Compiler:
             divides=divides,
         )
 
-    def _compare(self, node: ast.Compare) -> Value:
+    def _compare(self, node: ast.Compare) -> ColumnValue:
         operator, other = node.ops[0], node.comparators[0]
         left = self.value(node.left)
         if isinstance(operator, ast.In | ast.NotIn):
@@ -141,7 +143,7 @@ class Compiler:
             raise self.error(node, "compares lists of numbers; name one with [index], or use a function")
         return self.joined(node, [left, right], FLAG_TYPE, _COMPARISONS[type(operator)])
 
-    def _among(self, node: ast.Compare, left: Value, other: ast.expr, *, negated: bool) -> Value:
+    def _among(self, node: ast.Compare, left: ColumnValue, other: ast.expr, *, negated: bool) -> ColumnValue:
         if not isinstance(other, ast.List):
             raise self.error(other, "'in' needs a list of constants, such as ['car', 'truck']")
         constants = [self.value(each) for each in other.elts]
@@ -154,7 +156,7 @@ class Compiler:
             return self.joined(node, [left], FLAG_TYPE, lambda texts: np.asarray(found(texts), bool))
         return self.joined(node, [left], FLAG_TYPE, lambda numbers: np.isin(numbers, listed, invert=negated))
 
-    def _ifexp(self, node: ast.IfExp) -> Value:
+    def _ifexp(self, node: ast.IfExp) -> ColumnValue:
         when, then, other = self.flag(node.test), self.value(node.body), self.value(node.orelse)
         if then.type.kind != other.type.kind or then.type.kind == IMAGE:
             raise self.error(node, f"is {then.type.words} or {other.type.words}; both must be of one kind")
@@ -170,7 +172,7 @@ class Compiler:
 
         return self.joined(node, [when, then, other], of_type, chosen)
 
-    def _subscript(self, node: ast.Subscript) -> Value:
+    def _subscript(self, node: ast.Subscript) -> ColumnValue:
         value, place = self.number(node.value), node.slice
         negative = isinstance(place, ast.UnaryOp) and isinstance(place.op, ast.USub)
         constant = place.operand if isinstance(place, ast.UnaryOp) and negative else place
@@ -185,10 +187,10 @@ class Compiler:
         of_type = replace(value.type, shape=value.type.shape[1:])
         return self.joined(node, [value], of_type, lambda column: column[:, index])
 
-    def _list(self, node: ast.List) -> Value:
+    def _list(self, node: ast.List) -> ColumnValue:
         raise self.error(node, "a list belongs after 'in'")
 
-    def _call(self, node: ast.Call) -> Value:
+    def _call(self, node: ast.Call) -> ColumnValue:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         function = self._functions.get(name)
         if function is None:
@@ -200,13 +202,15 @@ class Compiler:
         return value
 
     # ---- parts of the functions --------------------------------------------------------------------------------------
-    def flag(self, node: ast.expr) -> Value:
+    def flag(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node that must be a flag."""
         value = self.value(node)
         if value.type.kind != FLAG or value.type.shape:
             raise self.error(node, f"is {value.type.words}; here it must be true or false, such as a comparison")
         return value
 
-    def number(self, node: ast.expr) -> Value:
+    def number(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node that must be a number, or numbers; a flag is 0 or 1."""
         value = self.value(node)
         if value.type.kind == FLAG and not value.type.shape:
             return replace(value, type=NUMBER_TYPE)
@@ -214,19 +218,22 @@ class Compiler:
             raise self.error(node, f"is {value.type.words}; here it must be a number")
         return value
 
-    def scalar(self, node: ast.expr) -> Value:
+    def scalar(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node that must be one number."""
         value = self.number(node)
         if value.type.shape:
             raise self.error(node, f"is {value.type.words}; here it must be one number")
         return value
 
-    def text(self, node: ast.expr) -> Value:
+    def text(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node that must be a text."""
         value = self.value(node)
         if value.type.kind != TEXT or value.type.shape:
             raise self.error(node, f"is {value.type.words}; here it must be a text")
         return value
 
-    def vector(self, node: ast.expr, *sizes: int) -> Value:
+    def vector(self, node: ast.expr, *sizes: int) -> ColumnValue:
+        """Return the value of a node that must be numbers of this shape; -1: any size."""
         value = self.number(node)
         fits = len(value.type.shape) == len(sizes) and all(
             want < 0 or size in {want, -1} for size, want in zip(value.type.shape, sizes, strict=True)
@@ -235,13 +242,15 @@ class Compiler:
             raise self.error(node, f"is {value.type.words}; here it must be numbers of the shape {list(sizes)}")
         return value
 
-    def image(self, node: ast.expr) -> Value:
+    def image(self, node: ast.expr) -> ColumnValue:
+        """Return the value of a node that must be an image."""
         value = self.value(node)
         if value.type.kind != IMAGE:
             raise self.error(node, f"is {value.type.words}; here it must be an image")
         return value
 
-    def broadcast(self, node: ast.AST, left: Value, right: Value) -> ColumnType:
+    def broadcast(self, node: ast.AST, left: ColumnValue, right: ColumnValue) -> ColumnType:
+        """Return the type of numbers that are joined. Raises ExpressionError if their shapes differ."""
         a, b = left.type.shape, right.type.shape
         if a and b and a != b:
             raise self.error(node, f"joins {left.type.words} with {right.type.words}: their shapes differ")
@@ -250,12 +259,12 @@ class Compiler:
     def joined(
         self,
         node: ast.AST,
-        found: Sequence[Value],
+        found: Sequence[ColumnValue],
         of_type: ColumnType,
         function: Callable[..., Any],
         *,
         divides: bool = False,
-    ) -> Value:
+    ) -> ColumnValue:
         """Return a function of values, row by row. A scalar next to a list of numbers counts for each of them."""
         rows = common_rows(self.words, found, node)
         if divides:
@@ -270,19 +279,19 @@ class Compiler:
             constant = constant.item() if isinstance(constant, np.ndarray | np.generic) else constant
             if isinstance(constant, float) and not math.isfinite(constant):
                 raise self.error(node, "divides by zero, or is no finite number")
-            return Value(of_type, None, lambda _: constant)
+            return ColumnValue(of_type, None, lambda _: constant)
         if len(getters) == 1:
             (one,) = getters
-            return Value(of_type, rows, lambda values: function(one(values)), divides=divides)
+            return ColumnValue(of_type, rows, lambda values: function(one(values)), divides=divides)
         if len(getters) == 2:
             one, two = getters
-            return Value(of_type, rows, lambda values: function(one(values), two(values)), divides=divides)
+            return ColumnValue(of_type, rows, lambda values: function(one(values), two(values)), divides=divides)
         every = tuple(getters)
-        return Value(of_type, rows, lambda values: function(*[of(values) for of in every]), divides=divides)
+        return ColumnValue(of_type, rows, lambda values: function(*[of(values) for of in every]), divides=divides)
 
     def over_rows(
-        self, node: ast.AST, value: Value, of_type: ColumnType, reduce: Callable[[Array, Array, int], Any]
-    ) -> Value:
+        self, node: ast.AST, value: ColumnValue, of_type: ColumnType, reduce: Callable[[Array, Array, int], Any]
+    ) -> ColumnValue:
         """Return a function over the rows that belong to one row of their owner."""
         rows = value.rows
         if rows is None or rows.owner is None:
@@ -300,10 +309,11 @@ class Compiler:
                 places = values[slot][places]
             return reduce(of(values), places, values[count])
 
-        return Value(of_type, owner, reduced, divides=value.divides)
+        return ColumnValue(of_type, owner, reduced, divides=value.divides)
 
 
-def deepened(value: Value, deep: int) -> Evaluate:
+def deepened(value: ColumnValue, deep: int) -> Evaluate:
+    """Return the values with as many dimensions as lists of numbers of `deep` have."""
     missing, of = deep - len(value.type.shape), value.of
     if not missing or value.type.kind != NUMBER:
         return of
@@ -312,6 +322,7 @@ def deepened(value: Value, deep: int) -> Evaluate:
 
 
 def fp64(of_type: ColumnType) -> ColumnType:
+    """Return the type of what is computed of numbers."""
     return ColumnType(NUMBER, of_type.shape)
 
 

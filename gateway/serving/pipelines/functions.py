@@ -22,16 +22,16 @@ from gateway.serving.pipelines.columns import (
     TEXT,
     TEXT_TYPE,
     ColumnType,
-    Value,
+    ColumnValue,
     Values,
     common_rows,
     lifted,
 )
-from gateway.serving.pipelines.compiler import Compiler, Function, Scope, deepened, fp64
+from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, deepened, fp64
 from gateway.serving.tasks.views import crop, turn, warp
 
 
-def compiled(expression: Expression, scope: Scope, *, optional: bool = False) -> Value:
+def compiled(expression: Expression, scope: ExpressionNames, *, optional: bool = False) -> ColumnValue:
     """Return an expression as a function of a request's values, which are all there unless it may be `optional`.
 
     Raises ExpressionError where types do not fit.
@@ -47,7 +47,7 @@ def _arguments(compiler: Compiler, node: ast.Call, arguments: Sequence[ast.expr]
 
 
 def _elementwise(function: Callable[..., Any], *, divides: bool = False) -> Function:
-    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
         _arguments(compiler, node, arguments, 1, 1)
         value = compiler.number(arguments[0])
         return compiler.joined(
@@ -65,7 +65,9 @@ def _extreme(join: Any, empty: float) -> Function:
         join.at(found, places, column)
         return found
 
-    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]) -> Value:
+    def call(
+        compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]
+    ) -> ColumnValue:
         _arguments(compiler, node, arguments, 1, 16)
         if len(arguments) > 1:
             return _of_several(compiler, node, arguments, lambda *columns: _folded(join, columns))
@@ -76,7 +78,9 @@ def _extreme(join: Any, empty: float) -> Function:
     return call
 
 
-def _of_several(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], function: Callable[..., Any]) -> Value:
+def _of_several(
+    compiler: Compiler, node: ast.Call, arguments: list[ast.expr], function: Callable[..., Any]
+) -> ColumnValue:
     found = [compiler.number(each) for each in arguments]
     shaped = [value for value in found if value.type.shape]
     for value in shaped[1:]:
@@ -98,10 +102,10 @@ def _mean_of(*columns: Any) -> Any:
 def _with_default(
     compiler: Compiler,
     node: ast.Call,
-    whole: Value,
+    whole: ColumnValue,
     keywords: dict[str, ast.expr],
-    source: Value,
-) -> Value:
+    source: ColumnValue,
+) -> ColumnValue:
     """Return a value over rows that is absent where there are no rows, or has the default of the call there."""
     rows = source.rows
     if rows is None:
@@ -133,7 +137,7 @@ def _with_default(
     return replace(whole, of=filled)
 
 
-def _total(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _total(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.scalar(arguments[0])
     return compiler.over_rows(
@@ -141,7 +145,7 @@ def _total(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dic
     )
 
 
-def _mean(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]) -> Value:
+def _mean(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 16)
     if len(arguments) > 1:
         return _of_several(compiler, node, arguments, _mean_of)
@@ -155,14 +159,14 @@ def _mean(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keyword
     return _with_default(compiler, node, whole, keywords, value)
 
 
-def _count(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _count(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return the number of rows of a step, or of those for which a flag is true."""
     _arguments(compiler, node, arguments, 1, 1)
     (argument,) = arguments
     rows = compiler.scope.rows.get(argument.id) if isinstance(argument, ast.Name) else None
     if rows is not None:
         size = rows.count
-        value = Value(FLAG_TYPE, rows, lambda values: np.ones(values[size], bool))
+        value = ColumnValue(FLAG_TYPE, rows, lambda values: np.ones(values[size], bool))
     else:
         value = compiler.flag(argument)
     return compiler.over_rows(
@@ -171,7 +175,7 @@ def _count(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dic
 
 
 def _quantifier(*, every: bool) -> Function:
-    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
         _arguments(compiler, node, arguments, 1, 1)
         value = compiler.flag(arguments[0])
 
@@ -184,7 +188,7 @@ def _quantifier(*, every: bool) -> Function:
     return call
 
 
-def _first(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]) -> Value:
+def _first(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywords: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.value(arguments[0])
     if value.type.kind == IMAGE:
@@ -202,7 +206,7 @@ def _first(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], keywor
     return _with_default(compiler, node, whole, keywords, value)
 
 
-def _default(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _default(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 2, 2)
     value, other = compiler.optional(arguments[0]), compiler.value(arguments[1])
     if value.present is None:
@@ -221,36 +225,36 @@ def _default(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
         found = np.asarray(np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column, otherwise(values)))
         return found.astype(object) if is_text else found
 
-    return Value(replace(value.type, optional=False), rows, filled, divides=value.divides or other.divides)
+    return ColumnValue(replace(value.type, optional=False), rows, filled, divides=value.divides or other.divides)
 
 
-def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.optional(arguments[0])
     if value.present is None:
         raise compiler.error(node, "is always true; remove present")
-    return Value(FLAG_TYPE, value.rows, value.present)
+    return ColumnValue(FLAG_TYPE, value.rows, value.present)
 
 
-def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
     return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(x, axis=-1))
 
 
-def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
     return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.max(x, axis=-1))
 
 
-def _softmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _softmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
     return compiler.joined(node, [value], fp64(value.type), lambda x: softmax(np.asarray(x, np.float64)), divides=True)
 
 
-def _dot(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _dot(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 2, 2)
     one, two = (compiler.vector(each, -1) for each in arguments)
     compiler.broadcast(node, one, two)
@@ -259,7 +263,7 @@ def _dot(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[
     )
 
 
-def _label(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _label(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return the label that a step's model has for the number of a class."""
     _arguments(compiler, node, arguments, 2, 2)
     number, step = compiler.scalar(arguments[0]), arguments[1]
@@ -278,7 +282,7 @@ def named(classes: Array, labels: Sequence[str]) -> Array:
     return found
 
 
-def _vote(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _vote(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return the text that most of several have; of equally many the one that is named first."""
     _arguments(compiler, node, arguments, 2, 16)
     found = [compiler.text(each) for each in arguments]
@@ -294,7 +298,7 @@ def _vote(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
 
 
 def _of_text(function: Callable[[str], Any], of_type: ColumnType) -> Function:
-    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
         _arguments(compiler, node, arguments, 1, 1)
 
         def each(texts: Any) -> Any:
@@ -309,7 +313,7 @@ def _of_text(function: Callable[[str], Any], of_type: ColumnType) -> Function:
     return call
 
 
-def _contains(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _contains(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 2, 2)
     text, part = (compiler.text(each) for each in arguments)
     if part.rows is not None:
@@ -335,7 +339,7 @@ def _parsed(text: str) -> float:
 
 
 def _sides(function: Callable[[Array], Array]) -> Function:
-    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+    def call(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
         _arguments(compiler, node, arguments, 1, 1)
         return compiler.joined(
             node, [compiler.vector(arguments[0], 4)], NUMBER_TYPE, lambda box: function(np.asarray(box, np.float64))
@@ -344,11 +348,11 @@ def _sides(function: Callable[[Array], Array]) -> Function:
     return call
 
 
-def _crop(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _crop(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return the part of an image in a box, which grows by a factor around its centre."""
     _arguments(compiler, node, arguments, 2, 3)
     image, box = compiler.image(arguments[0]), compiler.vector(arguments[1], 4)
-    margin = compiler.scalar(arguments[2]) if len(arguments) > 2 else Value(NUMBER_TYPE, None, lambda _: 1.0)
+    margin = compiler.scalar(arguments[2]) if len(arguments) > 2 else ColumnValue(NUMBER_TYPE, None, lambda _: 1.0)
     if margin.rows is not None:
         raise compiler.error(arguments[2], "must be a constant")
     factor = margin.of([])
@@ -357,26 +361,26 @@ def _crop(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
     return _of_views(compiler, node, image, box, lambda view, row: crop(view, row, factor))
 
 
-def _warp(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _warp(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return the part of an image between four corners, as a rectangle."""
     _arguments(compiler, node, arguments, 2, 2)
     image, corners = compiler.image(arguments[0]), compiler.vector(arguments[1], 4, 2)
     return _of_views(compiler, node, image, corners, warp)
 
 
-def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> Value:
+def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return an image turned clockwise by a multiple of 90 degrees."""
     _arguments(compiler, node, arguments, 2, 2)
     image, degrees = compiler.image(arguments[0]), compiler.scalar(arguments[1])
     if degrees.rows is None and (rows := image.rows) is not None:
         angle = degrees.of([])
-        degrees = Value(NUMBER_TYPE, rows, lambda values: np.full(values[rows.count], angle))
+        degrees = ColumnValue(NUMBER_TYPE, rows, lambda values: np.full(values[rows.count], angle))
     return _of_views(compiler, node, image, degrees, turn)
 
 
 def _of_views(
-    compiler: Compiler, node: ast.Call, image: Value, shape: Value, function: Callable[[Any, Any], Any]
-) -> Value:
+    compiler: Compiler, node: ast.Call, image: ColumnValue, shape: ColumnValue, function: Callable[[Any, Any], Any]
+) -> ColumnValue:
     rows = common_rows(compiler.words, [image, shape], node)
     views, places = lifted(image, rows).of, lifted(shape, rows).of
 
@@ -385,7 +389,7 @@ def _of_views(
         found[:] = [function(view, row) for view, row in zip(views(values), where, strict=True)]
         return found
 
-    return Value(ColumnType(IMAGE, datatype=Datatype.BYTES), rows, each)
+    return ColumnValue(ColumnType(IMAGE, datatype=Datatype.BYTES), rows, each)
 
 
 _FUNCTIONS: Mapping[str, Function] = {

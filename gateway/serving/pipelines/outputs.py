@@ -13,8 +13,8 @@ import numpy as np
 from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.pipelines.columns import (
+    ColumnValue,
     RowSet,
-    Value,
     Values,
     owner_of,
     place_in_group,
@@ -31,7 +31,7 @@ class OutputColumn:
     """Output as a tensor: its value, and the rows of which it has one list for each row of the request (None: one)."""
 
     spec: TensorSpec
-    value: Value
+    value: ColumnValue
     made: RowSet | None
     key: tuple[str, ...]
 

@@ -12,26 +12,27 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
+from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.images import open_image, views_as_input
+from gateway.serving.engine.repository import Find
+from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.engine.threads import Threads
+from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
 from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
 from gateway.serving.tasks.views import View, whole
-
-if TYPE_CHECKING:
-    from gateway.serving.engine.ticket import Ticket
-    from gateway.serving.pipelines.target import PipelineTarget
 
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
@@ -56,7 +57,22 @@ class Under:
     frames: Sequence[Frame] = ()
 
 
-class Passage:
+class PassageOwner(Protocol):
+    """Pipeline of a passage; a `PipelineTarget` is one. `steps`: counters in the order of the plan's runs."""
+
+    settings: EngineSettings
+    decoders: Threads
+    find: Find
+    steps: list[StepStatistics]
+
+    def finished(self, passage: RequestPassage) -> None:
+        """Answer a request all of whose steps are over."""
+
+    def refused(self, passage: RequestPassage, error: RequestError) -> None:
+        """Refuse a request one of whose steps failed."""
+
+
+class RequestPassage:
     """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
 
     __slots__ = (
@@ -73,7 +89,7 @@ class Passage:
         "values",
     )
 
-    def __init__(self, target: PipelineTarget, plan: Plan, ticket: Ticket) -> None:
+    def __init__(self, target: PassageOwner, plan: Plan, ticket: Ticket) -> None:
         self._target, self.plan, self.ticket = target, plan, ticket
         self.values: Values = [None] * plan.slots
         self._needed = [len(run.needs) for run in plan.runs]
@@ -429,7 +445,7 @@ def _filled(count: int, column: Column, value: Any) -> Array:
     return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
 
 
-def _decoded(contents: Array, name: str, target: PipelineTarget) -> Array:
+def _decoded(contents: Array, name: str, target: PassageOwner) -> Array:
     views = np.empty(len(contents), object)
     for row, content in enumerate(contents):
         views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))

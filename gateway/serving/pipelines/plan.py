@@ -37,9 +37,9 @@ from gateway.serving.pipelines.columns import (
     NUMBER,
     TEXT,
     ColumnType,
+    ColumnValue,
     RowSet,
     StepError,
-    Value,
     Values,
     common_rows,
     lifted,
@@ -47,7 +47,7 @@ from gateway.serving.pipelines.columns import (
     place_in_group,
     spread,
 )
-from gateway.serving.pipelines.compiler import Scope
+from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
 from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents
 from gateway.serving.pipelines.runs import (
@@ -124,12 +124,12 @@ class _Planner:
         self._root = RowSet("input", self._slot(), self._slot())
         self._runs = list[Run]()
         self._by_name = dict[str, int]()
-        self._columns = dict[str, Callable[[str], Value | None]]()
+        self._columns = dict[str, Callable[[str], ColumnValue | None]]()
         self._known = dict[str, Callable[[], list[str]]]()
         self._rows = dict[str, RowSet]()
         self._labels = dict[str, Sequence[str]]()
         self._inputs = dict[str, tuple[PipelineInput, int]]()
-        self._bare = dict[str, Value]()
+        self._bare = dict[str, ColumnValue]()
         self._pixels = set[str]()
 
     def plan(self) -> Plan:
@@ -187,10 +187,10 @@ class _Planner:
         else:
             is_flag = declared.datatype is Datatype.BOOL
             of_type = ColumnType(FLAG if is_flag else NUMBER, declared.shape, declared.datatype)
-        self._bare[declared.name] = Value(of_type, self._root, lambda values: values[slot])
+        self._bare[declared.name] = ColumnValue(of_type, self._root, lambda values: values[slot])
 
-    def _scope(self, bare: Mapping[str, Value] | None = None, near: Sequence[str] = ()) -> Scope:
-        return Scope(
+    def _scope(self, bare: Mapping[str, ColumnValue] | None = None, near: Sequence[str] = ()) -> ExpressionNames:
+        return ExpressionNames(
             columns=lambda step, name: self._columns[step](name) if step in self._columns else None,
             bare={**self._bare, **(bare or {})},
             rows=self._rows,
@@ -199,7 +199,7 @@ class _Planner:
             near=near,
         )
 
-    def _compiled(self, expression: Expression) -> Value:
+    def _compiled(self, expression: Expression) -> ColumnValue:
         for name in expression.names:
             if name in self._inputs and self._inputs[name][0].kind == IMAGE:
                 self._pixels.add(name)
@@ -212,7 +212,7 @@ class _Planner:
             named += each.names
         return frozenset(self._by_name[name] for name in named if name in self._by_name)
 
-    def _add(self, run: Run, columns: Callable[[str], Value | None], known: Callable[[], list[str]]) -> None:
+    def _add(self, run: Run, columns: Callable[[str], ColumnValue | None], known: Callable[[], list[str]]) -> None:
         self._by_name[run.name] = len(self._runs)
         self._runs.append(run)
         self._columns[run.name], self._known[run.name] = columns, known
@@ -300,7 +300,7 @@ class _Planner:
             raise self._error(step.name, words)
         return Feed(spec, value)
 
-    def _model_column(self, run: ModelRun, name: str) -> Value | None:
+    def _model_column(self, run: ModelRun, name: str) -> ColumnValue | None:
         """Return a column of a model's step; make it when it is first read. None if there is none of that name."""
         if (column := run.columns.get(name)) is None:
             made = column_of(run.manifest, name)
@@ -315,11 +315,11 @@ class _Planner:
         slot, ran = column.slot, run.ran
         rows, of_type = run.made or run.rows, column.type
         if run.when is None or run.made is not None or column.other is not None:
-            return Value(of_type, rows, lambda values: values[slot])
+            return ColumnValue(of_type, rows, lambda values: values[slot])
         optional = ColumnType(of_type.kind, of_type.shape, of_type.datatype, optional=True)
-        return Value(optional, rows, lambda values: values[slot], lambda values: values[ran])
+        return ColumnValue(optional, rows, lambda values: values[slot], lambda values: values[ran])
 
-    def _other(self, run: ModelRun, name: str, of_type: ColumnType) -> Value:
+    def _other(self, run: ModelRun, name: str, of_type: ColumnType) -> ColumnValue:
         """Return the values of rows that are skipped: those of the same column of the step that `else` names."""
         other, words = self._columns[run.step.otherwise](name), f"the step named by else, '{run.step.otherwise}',"
         if other is None or (other.type.kind, other.type.shape) != (of_type.kind, of_type.shape):
@@ -349,7 +349,7 @@ class _Planner:
             raise self._error(run.name, f"fallback has {value!r:.80} for '{name}', which is {of_type.words}")
         return value.encode() if isinstance(value, str) else value
 
-    def _at(self, value: Value, rows: RowSet, step: str, words: str) -> Value:
+    def _at(self, value: ColumnValue, rows: RowSet, step: str, words: str) -> ColumnValue:
         """Return a value with one row for each of `rows`. Raises ConfigurationError if those were not made of its."""
         if value.rows is not None and value.rows not in rows.lineage():
             raise self._error(step, f"{words} reads rows of '{value.rows.name}', of which '{rows.name}' was not made")
@@ -357,12 +357,12 @@ class _Planner:
 
     def _rule(self, step: RuleStep) -> None:
         found = {name: self._compiled(each) for name, each in step.columns.items()}
-        columns, fills = dict[str, Value](), list[tuple[int, Value, RowSet]]()
+        columns, fills = dict[str, ColumnValue](), list[tuple[int, ColumnValue, RowSet]]()
         for name, value in found.items():
             slot, rows = self._slot(), value.rows or self._root
             if value.type.kind == IMAGE:
                 raise self._error(step.name, f"'{name}' is an image; name it where a model takes it")
-            columns[name] = Value(value.type, rows, lambda values, slot=slot: values[slot])  # type: ignore[misc]
+            columns[name] = ColumnValue(value.type, rows, lambda values, slot=slot: values[slot])  # type: ignore[misc]
             fills.append((slot, value, rows))
 
         def apply(values: Values) -> None:
@@ -413,9 +413,9 @@ class _Planner:
         sources = [self._rows_of(step.name, name) for name in step.sources]
         names = [name for name in self._known[step.sources[0]]() if all(name in self._known[s]() for s in step.sources)]
         rows = RowSet(step.name, self._slot(), self._slot(), self._root, self._root)
-        fills = dict[str, tuple[int, list[Value]]]()
+        fills = dict[str, tuple[int, list[ColumnValue]]]()
 
-        def column(name: str) -> Value | None:
+        def column(name: str) -> ColumnValue | None:
             if name not in names:
                 return None
             if name not in fills:
@@ -424,7 +424,7 @@ class _Planner:
                     return None
                 fills[name] = self._slot(), found
             slot, found = fills[name]
-            return Value(found[0].type, rows, lambda values: values[slot])
+            return ColumnValue(found[0].type, rows, lambda values: values[slot])
 
         nms = [value for name in ("box", "score", "label") if step.nms_iou and (value := column(name))]
         if step.nms_iou and len(nms) < 3:
@@ -464,8 +464,8 @@ class _Planner:
             values[rows.count] = len(column)
 
         columns = {
-            "image": Value(IMAGE_TYPE, rows, lambda values: values[slot]),
-            "box": Value(
+            "image": ColumnValue(IMAGE_TYPE, rows, lambda values: values[slot]),
+            "box": ColumnValue(
                 ColumnType(NUMBER, (4,), Datatype.FP32),
                 rows,
                 lambda values: np.array([view.box for view in values[slot]], np.float32).reshape(-1, 4),
@@ -493,8 +493,8 @@ class _Planner:
             values[score], values[label] = scores, labels
 
         columns = {
-            "label": Value(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
-            "score": Value(ColumnType(NUMBER, (), Datatype.FP32), rows, lambda values: values[score]),
+            "label": ColumnValue(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
+            "score": ColumnValue(ColumnType(NUMBER, (), Datatype.FP32), rows, lambda values: values[score]),
         }
 
         def is_long(values: Values) -> bool:
@@ -519,10 +519,12 @@ class _Planner:
             for key, value in found.items()
         ]
 
-    def _compiled_optional(self, expression: Expression) -> Value:
+    def _compiled_optional(self, expression: Expression) -> ColumnValue:
         return compiled(expression, self._scope(), optional=True)
 
-    def _output_column(self, name: str, key: tuple[str, ...], value: Value, expression: Expression) -> OutputColumn:
+    def _output_column(
+        self, name: str, key: tuple[str, ...], value: ColumnValue, expression: Expression
+    ) -> OutputColumn:
         if value.type.kind == IMAGE:
             raise ExpressionError(expression.text, "is an image; outputs are numbers, texts and flags")
         made = value.rows if value.rows is not None and value.rows.owner is not None else None
@@ -564,7 +566,7 @@ def _nearest(asked: Array, vectors: Array) -> tuple[Array, Array]:
 
 
 def _merged(
-    values: Values, fills: Iterable[tuple[int, list[Value]]], owned: Array, nms: Sequence[Value], iou: float
+    values: Values, fills: Iterable[tuple[int, list[ColumnValue]]], owned: Array, nms: Sequence[ColumnValue], iou: float
 ) -> Array:
     """Fill the columns of merged rows, which have the owners `owned`, in the order of these; return the owners."""
     order = np.argsort(owned, kind="stable")

@@ -17,8 +17,8 @@ from gateway.serving.pipelines.columns import (
     NUMBER,
     TEXT,
     ColumnType,
+    ColumnValue,
     RowSet,
-    Value,
     Values,
 )
 from gateway.serving.pipelines.functions import named
@@ -47,7 +47,7 @@ class Feed:
     """
 
     spec: TensorSpec
-    value: Value
+    value: ColumnValue
     key: object = None
 
     @property
@@ -68,7 +68,7 @@ class Column:
     output: str
     make: Callable[[Array], Array]
     has_rows: bool = True
-    other: Value | None = None
+    other: ColumnValue | None = None
     fallback: float | bytes | bool | None = None
 
 
@@ -85,7 +85,7 @@ class ModelRun:
     needs: frozenset[int]
     rows: RowSet
     feeds: tuple[Feed, ...]
-    when: Value | None
+    when: ColumnValue | None
     made: RowSet | None
     ran: int
     columns: dict[str, Column] = field(default_factory=dict)
@@ -137,6 +137,7 @@ Run = ModelRun | LocalRun | DecodeRun
 
 
 def signature(manifest: ModelManifest) -> tuple[object, ...]:
+    """Return what a pipeline sees of a model."""
     return (
         manifest.inputs,
         manifest.outputs,
@@ -148,11 +149,13 @@ def signature(manifest: ModelManifest) -> tuple[object, ...]:
 
 
 def finds_objects(manifest: ModelManifest) -> bool:
+    """Return True for a detector."""
     results = {name.removeprefix(PREFIX) for name in manifest.answered}
     return {"boxes", "scores", "classes"} <= results
 
 
 def column_names(manifest: ModelManifest) -> list[str]:
+    """Return the columns of a step that runs a model."""
     finds = finds_objects(manifest)
     own = [spec.name.removeprefix(PREFIX) for spec in manifest.outputs]
     if not finds:
@@ -207,9 +210,11 @@ def _best_text(rows: Array) -> Array:
 
 
 def may_fit(given: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return True if shapes are equal, or may be: -1 stands for any size."""
     pairs = zip(given, wanted, strict=False)
     return len(given) == len(wanted) and all(a == b or -1 in {a, b} for a, b in pairs)
 
 
 def elements(shape: Sequence[int]) -> int:
+    """Return the number of elements; 0 if it is not known."""
     return int(np.prod(shape)) if all(size > 0 for size in shape) else 0

@@ -34,7 +34,7 @@ from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
-from gateway.serving.pipelines.passage import Passage
+from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.tasks.frame import Frame
@@ -129,7 +129,7 @@ class PipelineTarget:
         self.check = self._admission.check
         self.used_ns, self._signed = time.monotonic_ns(), signed
         self._limit = context.settings.queue_of(pipeline.name).requests
-        self._under_way = dict[Ticket, Passage]()
+        self._under_way = dict[Ticket, RequestPassage]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
         self._publish_state(ServableState.AVAILABLE)
@@ -215,7 +215,7 @@ class PipelineTarget:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
         ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
-        passage = self._under_way[ticket] = Passage(self, plan, ticket)
+        passage = self._under_way[ticket] = RequestPassage(self, plan, ticket)
         self._none.clear()
         asyncio.get_running_loop().call_soon(passage.begin)
         return ticket
@@ -240,7 +240,7 @@ class PipelineTarget:
             passage.cancel()
         self._settle()
 
-    def finished(self, passage: Passage) -> None:
+    def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
         ticket, manifest = passage.ticket, self.manifest
         try:
@@ -261,7 +261,7 @@ class PipelineTarget:
         )
         ticket.sink.flush()
 
-    def _outputs(self, passage: Passage) -> dict[str, Tensor]:
+    def _outputs(self, passage: RequestPassage) -> dict[str, Tensor]:
         """Return the outputs that a request asks for."""
         wanted = passage.ticket.form.outputs
         arrays = passage.plan.answers(passage.values, [output.name for output in wanted])
@@ -274,7 +274,7 @@ class PipelineTarget:
             outputs[output.name] = Tensor(datatype, array)
         return outputs
 
-    def refused(self, passage: Passage, error: RequestError) -> None:
+    def refused(self, passage: RequestPassage, error: RequestError) -> None:
         """Refuse a request one of whose steps failed, and cancel the others."""
         ticket = passage.ticket
         if ticket.done:

@@ -26,7 +26,7 @@ from gateway.serving.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
 from gateway.serving.frontends.mqtt.outbound.publish_topics import PublishTopics
-from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.serving.frontends.mqtt.pipeline.pipeline import MessagePipeline
 from gateway.serving.frontends.mqtt.session.connection import ReadBatch
 from gateway.serving.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
 from gateway.serving.frontends.mqtt.session.link import Link
@@ -84,7 +84,7 @@ class MqttFrontend:
         self._router, self._topics = checked_routes(settings, gateway_id, self._counters)
         self._link: Link | None = None
         self._announcer: Announcer | None = None
-        self._pipeline: Pipeline | None = None
+        self._pipeline: MessagePipeline | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.online = asyncio.Event()
         """Set while the broker grants everything that was asked for."""
@@ -119,7 +119,7 @@ class MqttFrontend:
         context = RouteContext(
             self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
-        self._pipeline = Pipeline(context, self._router, self._idle)
+        self._pipeline = MessagePipeline(context, self._router, self._idle)
         self._pipeline.recover()
         self._link.start()
 

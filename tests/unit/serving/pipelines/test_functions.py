@@ -20,12 +20,12 @@ from gateway.serving.pipelines.columns import (
     NUMBER_TYPE,
     TEXT_TYPE,
     ColumnType,
+    ColumnValue,
     RowSet,
-    Value,
     Values,
     spread,
 )
-from gateway.serving.pipelines.compiler import Scope
+from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
 
 VECTOR = ColumnType(NUMBER, (3,), Datatype.FP32)
@@ -73,18 +73,18 @@ class Table:
         found[:] = texts
         return found
 
-    def scope(self) -> Scope:
+    def scope(self) -> ExpressionNames:
         types = [NUMBER_TYPE, NUMBER_TYPE, FLAG_TYPE, TEXT_TYPE, VECTOR, NUMBER_TYPE, TEXT_TYPE, BOX]
         made = [
-            Value(of, self.root if slot < 5 else self.cars, lambda values, slot=slot: values[6 + slot])  # type: ignore[misc]
+            ColumnValue(of, self.root if slot < 5 else self.cars, lambda values, slot=slot: values[6 + slot])  # type: ignore[misc]
             for slot, of in enumerate(types)
         ]
         a, b, f, t, v, s, k, box = made
         absent = ColumnType(NUMBER, optional=True)
-        maybe = Value(absent, self.root, a.of, f.of)
-        dogs = Value(NUMBER_TYPE, self.dogs, lambda _: np.zeros(0))
+        maybe = ColumnValue(absent, self.root, a.of, f.of)
+        dogs = ColumnValue(NUMBER_TYPE, self.dogs, lambda _: np.zeros(0))
         steps = {"cars": {"s": s, "k": k, "box": box}, "m": {"y": maybe}, "dogs": {"s": dogs}}
-        return Scope(
+        return ExpressionNames(
             columns=lambda step, name: steps.get(step, {}).get(name),
             bare={"a": a, "b": b, "f": f, "t": t, "v": v},
             rows={"cars": self.cars, "dogs": self.dogs},
@@ -413,7 +413,7 @@ def test_random_expressions_on_the_rows_of_a_step_give_what_python_gives(part: P
         np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted, np.float64), rtol=1e-9, atol=1e-9)
 
 
-def compiled_or_none(table: Table, text: str) -> Value | None:
+def compiled_or_none(table: Table, text: str) -> ColumnValue | None:
     """Return an expression compiled; None if it divides a constant by zero."""
     try:
         return compiled(parse_expression(text), table.scope())

@@ -150,10 +150,9 @@ async def test_a_step_that_skips_rows_itself_is_no_else() -> None:
 @pytest.mark.asyncio
 async def test_pipelines_that_run_each_other_are_refused() -> None:
     made = await rig()
+    text = '[input]\nx = "FP32[4]"\n[[step]]\nname = "a"\nmodel = "{}"\nof = "x"\n[output]\ny = "a.y"'
     for name, other in (("ping", "pong"), ("pong", "ping")):
-        made.pipeline(
-            f'[input]\nx = "FP32[4]"\n[[step]]\nname = "a"\nmodel = "{other}"\nof = "x"\n[output]\ny = "a.y"', name
-        )
+        made.pipeline(text.format(other), name)
     await made.begin()
     assert {entry.state for entry in made.repository.index() if entry.name in {"ping", "pong"}} == {"UNAVAILABLE"}
     made.pipeline(text.format("four"), "pong", digest="p2")
@@ -174,7 +173,7 @@ def save(file: Path, **arrays: object) -> Path:
 def test_a_gallery_is_read_with_vectors_of_length_one(tmp_path: Path) -> None:
     file = save(tmp_path / "g.npz", vectors=[[3.0, 4.0], [0.0, 0.0]], labels=["a", "b"])
     vectors, labels = read_gallery(file)
-    np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]])
+    np.testing.assert_allclose(vectors, np.array([[0.6, 0.8], [0.0, 0.0]]))
     assert labels == (b"a", b"b")
     assert vectors.dtype == np.float32
 

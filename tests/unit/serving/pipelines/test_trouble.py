@@ -390,7 +390,7 @@ async def test_priority_caller_and_deadline_are_those_of_the_request() -> None:
         seen.append((request.priority, request.caller, request.deadline_ns, request.stream))  # type: ignore[attr-defined]
         return submit(request, *more)  # type: ignore[arg-type]
 
-    rig.registry.find("second", "").submit = watched  # type: ignore[method-assign]
+    rig.registry.find("second", "").submit = watched  # type: ignore[method-assign, assignment]
     deadline_ns = time.monotonic_ns() + 10**10
     await y(rig, priority=3, caller="camera", deadline_ns=deadline_ns, stream="s")
     assert seen == [(3, "camera", deadline_ns, "s/two/0")]

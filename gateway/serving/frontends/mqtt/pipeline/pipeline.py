@@ -25,7 +25,7 @@ from gateway.serving.frontends.mqtt.pipeline.work import MessageWork
 _log = logging.getLogger(__name__)
 
 
-class Pipeline:
+class MessagePipeline:
     """Receiver of messages. `receive` never raises and never waits."""
 
     def __init__(self, context: RouteContext, router: Router, idle: Callable[[], None] = lambda: None) -> None:

@@ -21,7 +21,7 @@ from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
 from gateway.serving.frontends.mqtt.pipeline import samples
 from gateway.serving.frontends.mqtt.pipeline.fast_path import FastPath, RowFormat, is_suited
-from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.serving.frontends.mqtt.pipeline.pipeline import MessagePipeline
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from tests.simulators.engine_rig import Rig, manifest, quick_rig
@@ -74,7 +74,7 @@ class Gateway:
         self.broker, self.counters = Broker(), Counter[str]()
         limits = MqttSettings(url="mqtt://x", route=(route,), **bounds)
         context = RouteContext(rig.engine, limits, "gw", self.broker, self.counters)
-        self.pipeline = Pipeline(context, Router(limits.route, "gw"))
+        self.pipeline = MessagePipeline(context, Router(limits.route, "gw"))
         self.mid = 0
 
     @property

@@ -13,7 +13,7 @@ from gateway.common.domain.tensor import Datatype
 from gateway.serving.frontends.mqtt.inbound.routing import Router
 from gateway.serving.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
-from gateway.serving.frontends.mqtt.pipeline.pipeline import Pipeline
+from gateway.serving.frontends.mqtt.pipeline.pipeline import MessagePipeline
 from gateway.serving.frontends.mqtt.session.sender import PACKET_TOO_LARGE
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
@@ -85,7 +85,7 @@ class Bench:
             MqttSettings(url="mqtt://x", route=routes), **(FAST | {"max_running": 1, "max_queued": 1} | more)
         )
         context = RouteContext(self.inference, settings, "gw", self.outlet, self.counters)
-        self.pipeline = Pipeline(context, Router(routes, "gw"))
+        self.pipeline = MessagePipeline(context, Router(routes, "gw"))
 
     def ask(self, name: bytes, qos: int = 0, *, at_s: float = 0.0, mid: int = SURE, body: bytes = QUESTION) -> None:
         topic, at_ns = "edge/gw/infer/identity_fp32", int(at_s * 1e9)

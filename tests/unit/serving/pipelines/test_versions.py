@@ -1,0 +1,182 @@
+"""Pipelines as models: several versions, staging, routes, shadows, and pipelines in pipelines; rows of mixed origin."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.common.domain.errors import RequestError
+from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.release import Release
+from gateway.common.domain.tensor import Datatype
+from tests.simulators.pipelines import PipelineRig, spec
+
+pytestmark = pytest.mark.asyncio
+ONE = """
+[input]
+x = "FP32[]"
+[[step]]
+name = "one"
+model = "m"
+of = "x"
+[output]
+y = "one.y{more}"
+"""
+
+
+def rig_with_m() -> PipelineRig:
+    """Return a rig with the model `m`: y = x + 1."""
+    rig = PipelineRig()
+    rig.model("m", lambda of: {"y": of["x"] + 1}, (spec("x"),), (spec("y"),))
+    return rig
+
+
+def version(number: str, more: str) -> Release:
+    """Return a signed release of a version of `chain`."""
+    text = f'schema = 1\nname = "chain"\nversion = "{number}"\n' + ONE.format(more=more)
+    declared = read_pipeline(text, "pipeline.toml")
+    return Release("chain", number, Path("/models"), f"v{number}", pipeline=declared, signed=True)
+
+
+async def y(rig: PipelineRig, name: str = "chain", **changes: object) -> float:
+    """Return the answer to x = 1."""
+    return float((await rig.ask({"x": np.array([1.0])}, "y", name=name, **changes))["y"][0])
+
+
+async def test_a_staged_pipeline_answers_what_a_route_gives_it() -> None:
+    rig = rig_with_m()
+    rig.pipelines["chain"] = version("1", "")
+    await rig.begin()
+    loaded = await rig.stage_release(version("2", " * 10"))
+    assert loaded.variant == "pipeline"
+    assert await y(rig) == 2
+    rig.repository.route("chain", {"1": 50, "2": 50}, lease_s=60)
+    assert sorted([await y(rig) for _ in range(4)]) == [2, 2, 20, 20]
+    rig.repository.route("chain", {"1": 100}, shadow="2", lease_s=60)
+    assert [await y(rig) for _ in range(3)] == [2, 2, 2]
+    rig.pipelines["chain"] = version("2", " * 10")
+    await rig.begin()
+    assert await y(rig) == 20
+
+
+async def test_pipelines_run_pipelines() -> None:
+    rig = rig_with_m()
+    rig.pipeline(ONE.format(more=""), "inner")
+    rig.pipeline(ONE.format(more=" + 100").replace('"m"', '"inner"'), "outer")
+    await rig.begin()
+    assert await y(rig, "outer") == 102
+    with pytest.raises(RequestError, match="is run by the pipeline outer"):
+        await rig.repository.unload("inner")
+    rig.pipeline(ONE.format(more=" * 3"), "inner", digest="p2")
+    await rig.begin()
+    assert await y(rig, "outer") == 106
+    text = ONE.format(more="").replace("one.y", "'big' if one.y > 0 else 'small'")
+    rig.pipeline(text, "inner", digest="p3")  # another datatype
+    await rig.begin()
+    with pytest.raises(
+        RequestError, match=r"pipeline 'outer': a model was replaced: .* is text; here it must be a number"
+    ):
+        await y(rig, "outer")
+    assert "is text" in rig.reason("outer")
+    rig.pipeline(ONE.format(more=" * 3"), "inner", digest="p4")
+    await rig.begin()
+    assert await y(rig, "outer") == 106
+
+
+async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> None:
+    rig = rig_with_m()
+    rig.pipeline(ONE.format(more=""))
+    await rig.begin()
+    of = replace(rig.manifests["m"], version="2")
+    rig.runtime.functions["m"] = lambda inputs: {"y": inputs["x"] + 50}  # type: ignore[attr-defined]
+    await rig.stage(of, "d2")
+    rig.repository.route("m", {"1": 50, "2": 50}, lease_s=60)
+    assert {await y(rig) for _ in range(6)} == {2, 51}
+
+
+# ---- rows of mixed origin --------------------------------------------------------------------------------------------
+MIXED = """
+[input]
+x = "FP32[]"
+[[step]]
+name = "low"
+model = "small"
+of = "x"
+[[step]]
+name = "high"
+model = "large"
+of = "x"
+when = "x > 5"
+else = "low"
+fallback = {{ y = -7 }}
+[output]
+y = "high.y"
+"""
+
+
+async def mixed(datatype: Datatype = Datatype.FP32, **changes: object) -> PipelineRig:
+    """Return a rig with a cascade whose second model has a fallback."""
+    rig = PipelineRig()
+    rig.model("small", lambda of: {"y": of["x"].astype(datatype.dtype)}, (spec("x"),), (spec("y", datatype=datatype),))
+    rig.model("large", lambda of: {"y": of["x"] * 2.5}, (spec("x"),), (spec("y"),), **changes)  # type: ignore[arg-type]
+    rig.pipeline(MIXED.replace("{{", "{").replace("}}", "}"))
+    await rig.begin()
+    return rig
+
+
+async def test_a_failed_run_leaves_the_rows_that_were_skipped() -> None:
+    rig = await mixed()
+    x = np.array([1.0, 9.0, 2.0, 7.0])
+    np.testing.assert_array_equal((await rig.ask({"x": x}, "y"))["y"], [1, 22.5, 2, 17.5])
+    rig.session_of("large").failure = RuntimeError("broken")
+    np.testing.assert_array_equal((await rig.ask({"x": x}, "y"))["y"], [1, -7, 2, -7])
+
+
+async def test_whole_numbers_of_else_become_those_of_the_step() -> None:
+    rig = await mixed(Datatype.INT32)
+    answer = await rig.ask({"x": np.array([1.0, 9.0])}, "y")
+    assert "does not hold" in rig.reason() or answer["y"].tolist() == [1, 22.5]
+
+
+async def test_a_failing_part_fails_the_step_once() -> None:
+    rig = await mixed(max_batch_rows=1)
+    x = np.arange(6.0, 30.0)
+    np.testing.assert_array_equal((await rig.ask({"x": x}, "y"))["y"], x * 2.5)
+    rig.session_of("large").failure = RuntimeError("broken")
+    np.testing.assert_array_equal((await rig.ask({"x": x}, "y"))["y"], np.full(24, -7.0))
+    assert sum(step.fallbacks for step in rig.target().steps) == 1
+    assert not rig.target().busy
+
+
+async def test_lists_of_different_lengths_are_filled_up() -> None:
+    rig = PipelineRig()
+
+    def ones(of: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"y": np.ones((len(of["x"]), int(of["x"].max())), np.int32)}
+
+    rig.model("m", ones, (spec("x"),), (spec("y", -1, datatype=Datatype.INT32),), max_batch_rows=1)  # type: ignore[arg-type]
+    rig.pipeline(ONE.format(more=""))
+    await rig.begin()
+    answer = await rig.ask({"x": np.array([1.0, 3.0])}, "y")
+    assert answer["y"].tolist() == [[1, -1, -1], [1, 1, 1]]
+
+
+async def test_steps_side_by_side_run_side_by_side() -> None:
+    rig = PipelineRig(slow=("a", "b"))
+    for name in "ab":
+        rig.model(name, lambda of, name=name: {"y": of["x"] + ord(name)}, (spec("x"),), (spec("y"),))  # type: ignore[misc]
+    steps = "".join(f'[[step]]\nname = "s{name}"\nmodel = "{name}"\nof = "x"\n' for name in "ab")
+    rig.pipeline(f'[input]\nx = "FP32[]"\n{steps}[output]\ny = "sa.y + sb.y"')
+    await rig.begin()
+    for name in "ab":
+        rig.session_of(name).gate.clear()
+    request = asyncio.create_task(y(rig))
+    await rig.begun(rig.session_of("a"))
+    await rig.begun(rig.session_of("b"))
+    for name in "ba":
+        rig.session_of(name).gate.set()
+    assert await request == 2 + ord("a") + ord("b")
