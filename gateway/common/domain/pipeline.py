@@ -14,11 +14,14 @@ from typing import Any
 
 from gateway.common.domain.document import Table, read_document
 from gateway.common.domain.expressions import Expression, ExpressionError, parse_expression
+from gateway.common.domain.manifest import ROWS, Artifact, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA
 from gateway.common.domain.tensor import DATATYPES, Datatype
 
 PIPELINE = "pipeline.toml"
 """Name of the file, in the folder of the version."""
+RUNTIME = "pipeline"
+"""Name of what runs it, in place of a runtime, and of its only variant."""
 STEPS_LIMIT = 64
 NAMES_LIMIT = 64
 """Most inputs, outputs, or columns of a rule."""
@@ -30,6 +33,8 @@ SIDE_LIMIT = 8_192
 """Largest side of a tile, in pixels."""
 DEADLINE_LIMIT_S = 3_600.0
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
+TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+"""Names of inputs and outputs, which clients of other servers may know in capitals."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
@@ -146,6 +151,23 @@ class Pipeline:
         """Return name and version ("": any) of each model that it runs, once."""
         named = ((step.model, step.version) for step in self.steps if isinstance(step, ModelStep))
         return tuple(dict.fromkeys(named))
+
+
+def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> ModelManifest:
+    """Return what stands for a pipeline among releases: its inputs, the names of its outputs, and one variant.
+
+    The variant's `artifacts` are the galleries. Types of outputs are those of the models, which are not known here.
+    """
+    inputs = tuple(TensorSpec(each.name, each.datatype, (ROWS, *each.shape)) for each in pipeline.inputs)
+    names = [
+        f"{name}.{key}" if key else name
+        for name, output in pipeline.outputs.items()
+        for key in ([""] if isinstance(output, Expression) else output)
+    ]
+    outputs = tuple(TensorSpec(name, Datatype.BYTES, (ROWS,)) for name in names)
+    return ModelManifest(
+        pipeline.name, pipeline.version, inputs, outputs, (Variant(RUNTIME, RUNTIME, "none", artifacts),)
+    )
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:
@@ -329,9 +351,10 @@ def _earlier(table: Table, key: str, name: str, known: set[str]) -> str:
 
 
 def _check_name(table: Table, name: str, key: str = "", *, is_new: bool = True) -> None:
-    """Refuse a name, which is that of the table's `key` or the key itself."""
-    if not STEP_PATTERN.fullmatch(name) or (is_new and name in RESERVED):
-        words = "must be 1 to 32 lower-case letters, digits or '_', the first a letter, and no word of expressions"
+    """Refuse a name, which is that of the table's `key`, a step's, or the key itself, an input's or output's."""
+    letters, pattern = ("lower-case letters", STEP_PATTERN) if key else ("letters", TENSOR_PATTERN)
+    if not pattern.fullmatch(name) or (is_new and name in RESERVED):
+        words = f"must be 1 to 32 {letters}, digits or '_', the first a letter, and no word of expressions"
         table.refuse(key or name, f"the name {name!r:.80} {words}")
 
 
