@@ -14,7 +14,6 @@ import pytest
 
 from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, exchange_artifact, fleet_device
 
-
 pytestmark = pytest.mark.timeout(300)
 
 
