@@ -30,6 +30,8 @@ SIDE_LIMIT = 8_192
 """Largest side of a tile, in pixels."""
 DEADLINE_LIMIT_S = 3_600.0
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
+TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+"""Names of inputs and outputs, which clients of other servers may know in capitals."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
@@ -329,9 +331,10 @@ def _earlier(table: Table, key: str, name: str, known: set[str]) -> str:
 
 
 def _check_name(table: Table, name: str, key: str = "", *, is_new: bool = True) -> None:
-    """Refuse a name, which is that of the table's `key` or the key itself."""
-    if not STEP_PATTERN.fullmatch(name) or (is_new and name in RESERVED):
-        words = "must be 1 to 32 lower-case letters, digits or '_', the first a letter, and no word of expressions"
+    """Refuse a name, which is that of the table's `key`, a step's, or the key itself, an input's or output's."""
+    letters, pattern = ("lower-case letters", STEP_PATTERN) if key else ("letters", TENSOR_PATTERN)
+    if not pattern.fullmatch(name) or (is_new and name in RESERVED):
+        words = f"must be 1 to 32 {letters}, digits or '_', the first a letter, and no word of expressions"
         table.refuse(key or name, f"the name {name!r:.80} {words}")
 
 

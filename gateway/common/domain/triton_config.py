@@ -28,7 +28,7 @@ _DATATYPES: Mapping[str, Datatype] = {
 
 _REFUSED: Mapping[str, str] = {
     "sequence_batching": "state between requests is not kept; remove it where the model has no state",
-    "ensemble_scheduling": "let the client ask one model after the other",
+    "ensemble_scheduling": "make a pipeline of it: edge-gateway models import",
     "batch_input": "send these inputs in the request",
     "batch_output": "remove it; every request gets its own rows",
     "model_operations": "custom operators are not loaded; export the model without them",
@@ -70,6 +70,16 @@ class VersionPolicy:
 
     latest: int = 0
     specific: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """Run of a model in an ensemble: the ensemble's tensors by the names of the model's inputs and outputs."""
+
+    model: str
+    version: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,41 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
     """
     top = read_text_format(text, file)
     top.refuse_any(_REFUSED)
+    return _config(top, file, model)
+
+
+def read_ensemble(text: str, file: str, model: str) -> tuple[TritonConfig, tuple[EnsembleStep, ...]] | None:
+    """Read the configuration of an ensemble; None for another model. Raises as `read_config` does."""
+    top = read_text_format(text, file)
+    scheduling = top.block("ensemble_scheduling")
+    if scheduling is None:
+        return None
+    if (platform := top.text("platform")) not in {"", "ensemble"}:
+        top.refuse("platform", f"must be ensemble, as there is ensemble_scheduling, not {platform!r:.80}")
+    top.refuse_any(_REFUSED)
+    steps = tuple(map(_ensemble_step, scheduling.blocks("step")))
+    scheduling.finish()
+    return _config(top, file, model), steps
+
+
+def _ensemble_step(block: Block) -> EnsembleStep:
+    if block.text("model_namespace"):
+        block.not_offered("model_namespace", "is not offered here: a name is that of one model")
+    model, version = block.text("model_name"), block.integer("model_version", low=-1, high=VERSION_LIMIT)
+    if not model:
+        block.refuse("model_name", "missing; name the model that the step runs")
+    inputs, outputs = (dict(map(_mapped, block.blocks(key))) for key in ("input_map", "output_map"))
+    block.finish()
+    return EnsembleStep(model, "" if version in {None, -1} else str(version), inputs, outputs)
+
+
+def _mapped(block: Block) -> tuple[str, str]:
+    found = block.text("key"), block.text("value")
+    block.finish()
+    return found
+
+
+def _config(top: Block, file: str, model: str) -> TritonConfig:
     name = top.text("name")
     if name not in {"", model}:
         top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")

@@ -397,7 +397,7 @@ def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
         return column
     inner = feed.spec.shape[1:] if batched else feed.spec.shape
     if not batched:
-        return column.reshape(inner) if -1 not in inner else column[0]
+        return column.reshape(inner) if -1 not in inner else column[0] if column.ndim > len(inner) else column
     return column if column.ndim == len(inner) + 1 else column.reshape(len(column), *inner)
 
 

@@ -62,6 +62,7 @@ from gateway.serving.pipelines.runs import (
     elements,
     finds_objects,
     may_fit,
+    row_shape,
 )
 from gateway.serving.tasks.boxes import iou_overlaps, suppress
 from gateway.serving.tasks.candidates import within_classes
@@ -288,7 +289,7 @@ class _Planner:
                 words = f"input '{name}' of model '{step.model}' declares no way from an image to its values"
                 raise self._error(step.name, f"{words}; add [input.preprocess] to its manifest")
             return Feed(spec, value, key)
-        inner = spec.shape[1:] if manifest.batched else spec.shape
+        inner = row_shape(spec, has_rows=manifest.batched)
         given = value.type.shape
         wanted = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
         if value.type.kind != wanted:

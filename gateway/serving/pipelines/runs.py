@@ -180,13 +180,24 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     if spec is None:
         return None
     has_rows = manifest.batched or spec.name in manifest.answered
-    inner = spec.shape[1:] if has_rows else spec.shape
+    inner = row_shape(spec, has_rows=has_rows)
     kind = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
     if spec.name in manifest.answered and inner == (-1,) and name in {"class", "score", "label"}:  # best first
         return spec.name, ColumnType(kind, (), spec.datatype), _best_text if kind == TEXT else _best
     if inner == (1,):
         return spec.name, ColumnType(kind, (), spec.datatype), lambda rows: rows.reshape(-1)
-    return spec.name, ColumnType(kind, inner, spec.datatype), _same
+    is_one = not has_rows and len(inner) < len(spec.shape)
+    return spec.name, ColumnType(kind, inner, spec.datatype), _without_one if is_one else _same
+
+
+def row_shape(spec: TensorSpec, *, has_rows: bool) -> tuple[int, ...]:
+    """Return the shape of one row. Of a model without rows, a first size of 1 is taken for the number of rows."""
+    return spec.shape[1:] if has_rows or spec.shape[:1] == (1,) else spec.shape
+
+
+def _without_one(rows: Array) -> Array:
+    """Return answers [n, 1, …] as rows [n, …]."""
+    return rows.reshape(len(rows), *rows.shape[2:])
 
 
 def _same(rows: Array) -> Array:

@@ -14,8 +14,14 @@ from gateway.common.terminal.tables import mark, print_json, print_table, progre
 from gateway.serving.cli.common import configured
 from gateway.serving.config import Config, own_models_folder
 from gateway.workshop.importing.collect import collect, source_folder
-from gateway.workshop.importing.imported import ImportedModel, ImportedSource, SkippedModel, check_name
-from gateway.workshop.importing.release_writer import check_names, settled, write_releases
+from gateway.workshop.importing.imported import (
+    ImportedModel,
+    ImportedPipeline,
+    ImportedSource,
+    SkippedModel,
+    check_name,
+)
+from gateway.workshop.importing.release_writer import check_names, pipeline_text, settled, write_releases
 from gateway.workshop.importing.settings import ImportSettings
 from gateway.workshop.importing.source import Documents
 from gateway.workshop.importing.sources import choose_source
@@ -41,8 +47,8 @@ def command(arguments: argparse.Namespace) -> int:
     documents = asyncio.run(_collected(path, config))
     kind = choose_source(documents, arguments.kind or "")
     source = _checked(renamed(kind.read(documents), arguments.name, arguments.version))
-    check_names(source.models, into)
-    written = [] if arguments.dry_run else write_releases(source.models, source_folder(path), into, str(path))
+    check_names(source.releases, into)
+    written = [] if arguments.dry_run else write_releases(source.releases, source_folder(path), into, str(path))
     report = ImportReport(kind.name, source, written)
     if arguments.json:
         print_json(_json(report))
@@ -50,7 +56,7 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"source: {report.kind}\n")
         rows = [
             (model.name, model.version, finding.outcome.value, finding.what, finding.text)
-            for model in report.source.models
+            for model in report.source.releases
             for finding in model.findings
         ]
         rows += [(each.name, each.version, f"{mark(False)} skipped", "", each.why) for each in report.source.skipped]
@@ -59,7 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
         for folder in report.written:
             print(f"written: {folder}")
         print(f"next: edge-gateway models check {into}" if report.written else "nothing was written")
-    return 0 if source.models and (arguments.skip or not source.skipped) else 1
+    return 0 if source.releases and (arguments.skip or not source.skipped) else 1
 
 
 def _model_directory(arguments: argparse.Namespace, config: Config) -> Path:
@@ -82,7 +88,7 @@ def renamed(source: ImportedSource, name: str | None, version: str | None) -> Im
 
     Raises ConfigurationError if it has several, or for words that are no names.
     """
-    held = {"name": {model.name for model in source.models}, "version": source.models}
+    held = {"name": {model.name for model in source.releases}, "version": source.releases}
     for option, value in (("name", name), ("version", version)):
         if value is None:
             continue
@@ -90,31 +96,38 @@ def renamed(source: ImportedSource, name: str | None, version: str | None) -> Im
         if len(held[option]) != 1:
             problem = f"--{option} is for one {'model' if option == 'name' else 'release'}, but the source has"
             raise ConfigurationError(f"{problem} {len(held[option])}; import the folder of one alone")
-    models = (replace(model, name=name or model.name, version=version or model.version) for model in source.models)
-    return replace(source, models=tuple(models))
+    given: Any = {key: value for key, value in (("name", name), ("version", version)) if value}
+    models = tuple(replace(model, **given) for model in source.models)
+    return replace(source, models=models, pipelines=tuple(replace(each, **given) for each in source.pipelines))
 
 
 def _checked(source: ImportedSource) -> ImportedSource:
     """Return the source with the models whose manifests are read; the others are skipped with the reason."""
-    models, skipped = [], list(source.skipped)
+    models, pipelines, skipped = list[ImportedModel](), list[ImportedPipeline](), list(source.skipped)
     for model in source.models:
         try:
             models.append(settled(model))
         except ConfigurationError as error:
             skipped.append(SkippedModel(model.name, model.version, str(error)))
-    return ImportedSource(tuple(models), tuple(skipped))
+    for pipeline in source.pipelines:
+        try:
+            pipeline_text(pipeline, "")
+            pipelines.append(pipeline)
+        except ConfigurationError as error:
+            skipped.append(SkippedModel(pipeline.name, pipeline.version, str(error)))
+    return ImportedSource(tuple(models), tuple(skipped), tuple(pipelines))
 
 
 def _json(report: ImportReport) -> dict[str, Any]:
     return {
         "kind": report.kind,
         "written": [str(folder) for folder in report.written],
-        "models": [_model_json(model) for model in report.source.models],
+        "models": [_model_json(model) for model in report.source.releases],
         "skipped": [{"name": each.name, "version": each.version, "why": each.why} for each in report.source.skipped],
     }
 
 
-def _model_json(model: ImportedModel) -> dict[str, Any]:
+def _model_json(model: ImportedModel | ImportedPipeline) -> dict[str, Any]:
     findings = [{"outcome": each.outcome.value, "what": each.what, "text": each.text} for each in model.findings]
     variants = [variant.name for variant in model.variants]
     return {"name": model.name, "version": model.version, "variants": variants, "findings": findings}

@@ -87,6 +87,18 @@ class ImportedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportedPipeline:
+    """Pipeline to write; `body` is its TOML after the version, `models` are the names of those that it runs."""
+
+    name: str
+    version: str
+    body: str
+    models: tuple[str, ...] = ()
+    findings: tuple[ImportFinding, ...] = ()
+    variants: tuple[ImportedVariant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SkippedModel:
     """Model, or version of one, that cannot be served here, with the reason and the remedy."""
 
@@ -97,10 +109,16 @@ class SkippedModel:
 
 @dataclass(frozen=True, slots=True)
 class ImportedSource:
-    """Content of a source: the models to write, and those that are skipped."""
+    """Content of a source: the models and pipelines to write, and those that are skipped."""
 
     models: tuple[ImportedModel, ...]
     skipped: tuple[SkippedModel, ...] = ()
+    pipelines: tuple[ImportedPipeline, ...] = ()
+
+    @property
+    def releases(self) -> tuple[ImportedModel | ImportedPipeline, ...]:
+        """Return what is written."""
+        return (*self.models, *self.pipelines)
 
 
 def check_name(value: str, what: str, file: str = "") -> str:

@@ -5,17 +5,28 @@ Source: "Model Server Parameters", "Model Repository" and "Batch, Shape and Layo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.common.domain.document import Table
 from gateway.common.domain.errors import ConfigurationError, UnofferedError
+from gateway.common.domain.manifest import ROWS
 from gateway.common.domain.model_files import is_model
 from gateway.common.domain.triton_config import VersionPolicy
+from gateway.workshop.importing.graphs import (
+    Graph,
+    GraphNode,
+    Place,
+    imported_pipeline,
+    row_kind,
+    row_shape,
+    with_absent,
+)
 from gateway.workshop.importing.imported import (
     ImportedModel,
+    ImportedPipeline,
     ImportedSource,
     ImportFinding,
     SkippedModel,
@@ -32,7 +43,7 @@ from gateway.workshop.importing.source import Documents, SourceModel, joined
 from gateway.workshop.importing.versions import build_versions, numbered_versions, refused_versions, sorted_out
 
 CONFIG = "config.json"
-LIST = "model_config_list"
+LIST, DAGS = "model_config_list", "pipeline_config_list"
 VERSION_LIMIT = 2**63 - 1
 _REMARKS = {
     "nireq": "a version has one session; [[limits.queue]] bounds the requests that wait",
@@ -52,7 +63,6 @@ _UNOFFERED = {
     "custom_loader_options": "models are files here; add the model as IR or ONNX",
 }
 _SECTIONS = {
-    "pipeline_config_list": "a pipeline of models is not offered; let the client ask one model after the other",
     "mediapipe_config_list": "a graph of MediaPipe is not offered; serve its models and compute the rest in the client",
 }
 _OTHER_SECTIONS = ("monitoring", "custom_node_library_config_list", "custom_loader_config_list")
@@ -85,16 +95,18 @@ def read_openvino_server(documents: Documents) -> ImportedSource:
         one = ServerModel(check_name(documents.name, "name"), "")
         return ImportedSource(*sorted_out(list(_versions(documents, one))))
     top = Table(read_json(text := documents.text(CONFIG), CONFIG), file=CONFIG, text=text)
-    found: list[ImportedModel | SkippedModel] = []
+    found: list[ImportedModel | ImportedPipeline | SkippedModel] = []
     names: set[str] = set()
     for entry in top.tables(LIST):
         config = entry.table("config", required=True)
         entry.finish()
         if config is not None:
             found += _entry(documents, config, names)
+    for entry in top.tables(DAGS):
+        found.append(_dag(entry, [each for each in found if isinstance(each, ImportedModel)]))
     found += _skipped_sections(top)
     top.finish()
-    return ImportedSource(*sorted_out(found))
+    return with_absent(ImportedSource(*sorted_out(found)))
 
 
 def _entry(documents: Documents, config: Table, names: set[str]) -> Iterator[ImportedModel | SkippedModel]:
@@ -108,6 +120,90 @@ def _entry(documents: Documents, config: Table, names: set[str]) -> Iterator[Imp
         yield SkippedModel(name, "", str(error))
         return
     yield from _versions(documents, model)
+
+
+def _dag(entry: Table, models: Sequence[ImportedModel]) -> ImportedPipeline | SkippedModel:
+    """Return a graph of models as a pipeline, with the inputs of the models that read its own."""
+    name = check_name(entry.text("name"), "name", CONFIG)
+    try:
+        _refuse_demultiplexing(entry)
+        inputs, aliases, nodes = entry.texts("inputs"), dict[Place, str](), list[GraphNode]()
+        for table in entry.tables("nodes"):
+            nodes.append(_node(table, aliases))
+        outputs = _places(entry, "outputs")
+        entry.finish()
+        nodes = [replace(node, inputs=_named(node.inputs, aliases)) for node in nodes]
+        findings = list[ImportFinding]()
+        kinds = {each: _kind(each, nodes, models, findings) for each in inputs}
+        graph = Graph(name, "1", kinds, nodes, _named(outputs, aliases), CONFIG, tuple(findings))
+        return imported_pipeline(graph)
+    except UnofferedError as error:
+        entry.rest()
+        return SkippedModel(name, "", str(error))
+
+
+def _node(table: Table, aliases: dict[Place, str]) -> GraphNode:
+    """Return a node of a graph; note the names that it gives to outputs of its model."""
+    name, kind = table.text("name"), table.text("type")
+    if kind != "DL model":
+        library = table.text("library_name", "")
+        problem = (
+            f"node {name!r:.100} of the type {kind!r:.40} {f'({library:.100}) ' if library else ''}is not offered here"
+        )
+        remedy = (
+            "steps such as crop, tile and select replace nodes of OpenVINO's examples: see the reference of pipelines"
+        )
+        raise UnofferedError(f"{problem}; {remedy}", file=CONFIG)
+    _refuse_demultiplexing(table)
+    model, version = table.text("model_name"), table.take("version")
+    inputs = _places(table, "inputs")
+    for output in table.tables("outputs"):
+        item = output.text("data_item")
+        aliases[name, output.text("alias", item)] = item
+        output.finish()
+    table.finish()
+    return GraphNode(name, model, _text(version), inputs)
+
+
+def _refuse_demultiplexing(table: Table) -> None:
+    for key in ("demultiply_count", "gather_from_node"):
+        if table.take(key) not in (None, 0):
+            problem = f"{key} is not offered here; the rows of a detector or of tile fan out by themselves"
+            raise UnofferedError(problem, file=CONFIG, table=table.name, key=key)
+
+
+def _places(table: Table, key: str) -> dict[str, Place]:
+    """Take a list of objects with one name each, and return the origins by name."""
+    found = dict[str, Place]()
+    for each in table.tables(key):
+        for name in each.remaining():
+            place = each.table(name, required=True)
+            if place is not None:
+                node, item = place.text("node_name"), place.text("data_item")
+                place.finish()
+                found[name] = ("" if node == "request" else node, item)
+        each.finish()
+    return found
+
+
+def _named(places: Mapping[str, Place], aliases: Mapping[Place, str]) -> dict[str, Place]:
+    """Return origins with the models' own names of outputs."""
+    return {name: (place[0], aliases.get(place, place[1])) for name, place in places.items()}
+
+
+def _kind(name: str, nodes: Sequence[GraphNode], models: Sequence[ImportedModel], findings: list[ImportFinding]) -> str:
+    """Return the kind of a graph's input: that of the first model's input which reads it."""
+    readers = [(node, key) for node in nodes for key, place in node.inputs.items() if place == ("", name)]
+    for node, key in readers:
+        for model in reversed(models):
+            specs = [spec for spec in model.inputs if spec.name == key]
+            if model.name == node.model and node.version in {"", model.version} and specs:
+                shape, what = specs[0].shape, f"input {name}"
+                batched = model.batch and all(spec.shape[:1] == (ROWS,) for spec in (*model.inputs, *model.outputs))
+                return row_kind(
+                    specs[0].datatype, shape[1:] if batched else row_shape(shape, what, findings), what, CONFIG
+                )
+    raise UnofferedError(f"the type of input {name!r:.100} is not known: no imported model reads it", file=CONFIG)
 
 
 def _skipped_sections(top: Table) -> Iterator[SkippedModel]:

@@ -11,14 +11,16 @@ from pathlib import Path, PurePosixPath
 from gateway.common.domain.document import Table
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
-from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.manifest_toml import SCHEMA, read_manifest
+from gateway.common.domain.pipeline import PIPELINE, read_pipeline
 from gateway.common.domain.preprocess_toml import read_preprocess
 from gateway.serving.store.references import read_artifact
 from gateway.serving.store.releases import MANIFEST
 from gateway.serving.store.staging import check_absent, copy_file, staged_folder, write_text
 from gateway.serving.tasks.catalog import task_of
-from gateway.workshop.importing.imported import ImportedModel, ImportedVariant, left_out
+from gateway.workshop.importing.imported import ImportedModel, ImportedPipeline, ImportedVariant, left_out
 from gateway.workshop.making.manifest_text import manifest_text
+from gateway.workshop.making.toml_text import toml_lines
 
 Artifacts = Mapping[str, Sequence[Artifact]]
 """Files of a release by the name of their variant, with paths relative to its folder."""
@@ -45,7 +47,15 @@ def settled(model: ImportedModel) -> ImportedModel:
     return model
 
 
-def check_names(models: Sequence[ImportedModel], into: Path) -> None:
+def pipeline_text(pipeline: ImportedPipeline, origin: str) -> str:
+    """Return the TOML of a pipeline; `origin` as in `release_text`. Raises ConfigurationError if it is not read."""
+    values = {"schema": SCHEMA, "name": pipeline.name, "version": pipeline.version}
+    text = f"# Imported from {json.dumps(origin)[1:-1]}\n{''.join(toml_lines(values))}\n{pipeline.body}"
+    read_pipeline(text, f"{pipeline.name}/{pipeline.version}/{PIPELINE}")
+    return text
+
+
+def check_names(models: Sequence[ImportedModel | ImportedPipeline], into: Path) -> None:
     """Check that every release is new, and named once. Raises ConfigurationError."""
     names = [(model.name, model.version) for model in models]
     for name, version in names:
@@ -55,7 +65,9 @@ def check_names(models: Sequence[ImportedModel], into: Path) -> None:
         check_absent(into / name / version)
 
 
-def write_releases(models: Sequence[ImportedModel], folder: Path, into: Path, origin: str) -> list[Path]:
+def write_releases(
+    models: Sequence[ImportedModel | ImportedPipeline], folder: Path, into: Path, origin: str
+) -> list[Path]:
     """Write releases of the source in `folder` to the model directory `into`. Return their folders.
 
     All are staged before the first one appears. Raises ConfigurationError; then none of those that are not complete
@@ -73,8 +85,11 @@ def write_releases(models: Sequence[ImportedModel], folder: Path, into: Path, or
     return targets
 
 
-def _stage(model: ImportedModel, folder: Path, place: Path, origin: str) -> None:
+def _stage(model: ImportedModel | ImportedPipeline, folder: Path, place: Path, origin: str) -> None:
     """Write one release to `place`, and wait until its files are on the disk."""
+    if isinstance(model, ImportedPipeline):
+        write_text(pipeline_text(model, origin), place / PIPELINE)
+        return
     artifacts = {variant.name: _copy_variant(variant, folder, place) for variant in model.variants}
     write_text(release_text(model, artifacts, origin), place / MANIFEST)
 

@@ -6,14 +6,23 @@ for bare models (`gateway.common.domain.triton_config`). A folder without one is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gateway.common.domain.errors import UnofferedError
 from gateway.common.domain.manifest import ModelManifest, Variant
-from gateway.common.domain.triton_config import TritonConfig, read_config
+from gateway.common.domain.triton_config import EnsembleStep, TritonConfig, read_config, read_ensemble
 from gateway.common.domain.triton_manifest import described
+from gateway.workshop.importing.graphs import (
+    Graph,
+    GraphNode,
+    imported_pipeline,
+    row_kind,
+    row_shape,
+    with_absent,
+)
 from gateway.workshop.importing.imported import (
     ImportedModel,
+    ImportedPipeline,
     ImportedSource,
     ImportFinding,
     SkippedModel,
@@ -44,13 +53,19 @@ def read_triton(documents: Documents) -> ImportedSource:
     is_one = CONFIG in documents.files
     folders = {documents.name: ""} if is_one else {name: name for name in documents.folders()}
     found = [each for name, folder in folders.items() for each in _versions(documents, name, folder)]
-    return ImportedSource(*sorted_out(found))
+    return with_absent(ImportedSource(*sorted_out(found)))
 
 
-def _versions(documents: Documents, name: str, folder: str) -> Iterator[ImportedModel | SkippedModel]:
+def _versions(
+    documents: Documents, name: str, folder: str
+) -> Iterator[ImportedModel | ImportedPipeline | SkippedModel]:
     path = joined(folder, CONFIG)
     check_name(name, "name", folder)
     try:
+        ensemble = read_ensemble(documents.text(path), path, name) if path in documents.files else None
+        if ensemble is not None:
+            yield _pipeline(name, numbered_versions(documents, folder).served, *ensemble)
+            return
         config = _config(documents, path, name)
     except UnofferedError as error:
         yield SkippedModel(name, "", str(error))
@@ -70,6 +85,37 @@ def _versions(documents: Documents, name: str, folder: str) -> Iterator[Imported
     yield from refused_versions(name, versions)
     for version, problem in config.missing(versions.served).items():
         yield SkippedModel(name, version, problem)
+
+
+def _pipeline(
+    name: str, versions: tuple[str, ...], config: TritonConfig, steps: Sequence[EnsembleStep]
+) -> ImportedPipeline:
+    """Return an ensemble as a pipeline. Raises UnofferedError for what pipelines cannot do."""
+    findings = [left_out(*remark.split(_NOT_APPLIED)) for remark in config.remarks]
+    findings += [
+        left_out(key, "a pipeline has none") for key in ("parameters", "label_filename") if getattr(config, key)
+    ]
+    inputs = dict[str, str]()
+    for each in config.inputs:
+        what = f"input {each.name}"
+        if each.optional or each.reshape is not None:
+            problem = f"{what} is {'optional' if each.optional else 'reshaped'}; a pipeline takes what its steps take"
+            raise UnofferedError(problem, file=config.file)
+        shape = each.dims if config.batched else row_shape(each.dims, what, findings)
+        inputs[each.name] = row_kind(each.datatype, shape, what, config.file)
+    names = [f"{step.model}_{place + 1}" for place, step in enumerate(steps)]  # a model may run twice
+    made = {name: ("", name) for name in inputs}
+    for node, step in zip(names, steps, strict=True):
+        made |= {tensor: (node, output) for output, tensor in step.outputs.items()}
+    nodes = [
+        GraphNode(
+            node, step.model, step.version, {key: made.get(tensor, ("", tensor)) for key, tensor in step.inputs.items()}
+        )
+        for node, step in zip(names, steps, strict=True)
+    ]
+    outputs = {each.name: made.get(each.name, ("", each.name)) for each in config.outputs}
+    version = versions[-1] if versions else "1"
+    return imported_pipeline(Graph(name, version, inputs, nodes, outputs, config.file, tuple(findings)))
 
 
 def _config(documents: Documents, path: str, name: str) -> TritonConfig:

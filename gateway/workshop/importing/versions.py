@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.model_files import choose_model
 from gateway.common.domain.routing import version_order
-from gateway.workshop.importing.imported import ImportedModel, SkippedModel
+from gateway.workshop.importing.imported import ImportedModel, ImportedPipeline, SkippedModel
 from gateway.workshop.importing.source import Documents, SourceModel, joined
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -54,10 +54,11 @@ def refused_versions(name: str, versions: NumberedVersions) -> Iterator[SkippedM
 
 
 def sorted_out(
-    found: Sequence[ImportedModel | SkippedModel],
-) -> tuple[tuple[ImportedModel, ...], tuple[SkippedModel, ...]]:
-    """Return the models, and those that are skipped."""
+    found: Sequence[ImportedModel | ImportedPipeline | SkippedModel],
+) -> tuple[tuple[ImportedModel, ...], tuple[SkippedModel, ...], tuple[ImportedPipeline, ...]]:
+    """Return the models, those that are skipped, and the pipelines."""
     return (
         tuple(each for each in found if isinstance(each, ImportedModel)),
         tuple(each for each in found if isinstance(each, SkippedModel)),
+        tuple(each for each in found if isinstance(each, ImportedPipeline)),
     )

@@ -146,12 +146,42 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert not (tmp_path / "models").exists()
 
 
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [ { name: "RAW", data_type: TYPE_FP32, dims: [ 3 ] } ]
+output [ { name: "SCORES", data_type: TYPE_FP32, dims: [ 3 ] } ]
+ensemble_scheduling { step [
+  { model_name: "sums", model_version: -1,
+    input_map { key: "x", value: "RAW" }, output_map { key: "y", value: "middle" } },
+  { model_name: "sums", model_version: 1,
+    input_map { key: "x", value: "middle" }, output_map { key: "y", value: "SCORES" } }
+] }
+"""
+
+
+def test_an_ensemble_is_imported_as_a_pipeline_that_serves(tmp_path):
+    source = sources.write_triton(tmp_path / "triton")
+    (source / "twice").mkdir()
+    (source / "twice" / "config.pbtxt").write_text(ENSEMBLE)
+    said = gateway_command("import", source, "--into", tmp_path / "models")
+    assert "twice/1" in said
+    checked = json.loads(gateway_command("check", tmp_path / "models", "--json"))["releases"]
+    assert {(one["name"], one["version"]): one["ok"] for one in checked} == {
+        ("sums", "1"): True,
+        ("sums", "2"): True,
+        ("twice", "1"): True,
+    }
+    again = gateway_command("import", source, "--into", tmp_path / "models", code=2)
+    assert "exists" in again
+
+
 def test_skipped_models_are_a_finding_unless_they_may_be_skipped(tmp_path):
     source = sources.write_triton(tmp_path / "triton")
     (source / "both").mkdir()
-    (source / "both" / "config.pbtxt").write_text('platform: "ensemble"\nensemble_scheduling { }')
+    (source / "both" / "config.pbtxt").write_text("sequence_batching { }")
     said = gateway_command("import", source, "--into", tmp_path / "models", "--dry-run", code=1)
-    assert "ensemble_scheduling: is not offered here" in said
+    assert "sequence_batching: is not offered here" in said
     report = json.loads(gateway_command("import", source, "--into", tmp_path / "models", "--skip", "--json"))
     assert [each["name"] for each in report["skipped"]] == ["both"]
     assert len(report["written"]) == 2

@@ -160,7 +160,7 @@ REFUSED = [
     ("\nsequence_batching { }", "config.pbtxt:2: sequence_batching: is not offered here; state between requests"),
     (
         "platform: 'ensemble' ensemble_scheduling { step [] }",
-        "ensemble_scheduling: is not offered here; let the client",
+        "ensemble_scheduling: is not offered here; make a pipeline of it",
     ),
     ("backend: 'python'", "backend: 'python' is not offered here; use one of onnxruntime"),
     ("platform: 'tensorrt_plan'", "platform: 'tensorrt_plan' is not offered here"),

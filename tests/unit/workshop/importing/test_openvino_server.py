@@ -143,14 +143,14 @@ def test_two_models_of_one_name_are_an_error(tmp_path):
         read(tmp_path)
 
 
-def test_pipelines_are_named_and_skipped(tmp_path):
+def test_graphs_of_mediapipe_are_named_and_skipped(tmp_path):
     write_openvino_server(tmp_path)
     document = json.loads((tmp_path / "config.json").read_text())
-    document["pipeline_config_list"] = [{"name": "both", "inputs": ["x"], "nodes": []}]
+    document["mediapipe_config_list"] = [{"name": "both", "graph_path": "graph.pbtxt"}]
     document["monitoring"] = {"metrics": {"enable": True}}
     (tmp_path / "config.json").write_text(json.dumps(document))
     (skipped,) = read(tmp_path).skipped
-    assert (skipped.name, "a pipeline of models is not offered" in skipped.why) == ("both", True)
+    assert (skipped.name, "a graph of MediaPipe is not offered" in skipped.why) == ("both", True)
 
 
 @pytest.mark.parametrize(
