@@ -56,7 +56,13 @@ def example(request: pytest.FixtureRequest) -> Iterator[Path]:
 def pasted(folder: Path) -> str:
     """Return what the commands print, after all of them succeeded."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": os.pathsep.join(EXTRAS), "LANG": "C.UTF-8", **OFFLINE}
+    environment = {
+        "PATH": path,
+        "HOME": str(folder),
+        "PYTHONPATH": os.pathsep.join(EXTRAS),
+        "LANG": "C.UTF-8",
+        **OFFLINE,
+    }
     script = "set -e -o pipefail\n" + commands((folder / "README.md").read_text())
     with (folder / "said").open("w") as said, (folder / "errors").open("w") as errors:
         running = subprocess.Popen(

@@ -12,11 +12,11 @@ from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
-from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, settled, untried
+from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, untried
 from gateway.common.terminal.tables import mark, print_json, print_lines, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import configured, root_folder, warn
-from gateway.serving.cli.pipelines import check_pipeline, running_steps, show_pipeline
+from gateway.serving.cli.pipelines import check_pipeline, described, running_steps, show_pipeline
 from gateway.serving.cli.running import RunningGateway, ask_running, sentences, served_json
 from gateway.serving.config import Config, models_place, state_folder
 from gateway.serving.engine.loader import Loader
@@ -24,7 +24,6 @@ from gateway.serving.engine.settings import SelectionSettings
 from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.model_sources import releases_here
 from gateway.serving.pipelines.target import RUNTIME
-from gateway.serving.tasks.interpreter import interpreter_of
 
 _ORIENTATIONS = {
     "upright": 'images are turned upright by their EXIF orientation; orientation = "stored" leaves them as stored',
@@ -91,13 +90,6 @@ async def _explain_pipeline(
         served = await asyncio.to_thread(running_steps, arguments, release.name, release.version)
         document = document if served is None else served
     return show_pipeline(document, problem, running, arguments, signed=release.signed)
-
-
-def described(manifest: ModelManifest, chosen: Candidate | None) -> ModelManifest:
-    """Return a model's manifest as callers see it when the chosen variant serves."""
-    served = settled(manifest, chosen.verdict if chosen else None)
-    interpreter = interpreter_of(served)
-    return interpreter.described if interpreter else served
 
 
 def _report(running: RunningGateway, arguments: argparse.Namespace) -> int:

@@ -13,12 +13,12 @@ from typing import Any
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import Release
-from gateway.common.domain.selection import Candidate, choose, untried
+from gateway.common.domain.selection import Candidate
 from gateway.common.terminal.tables import mark, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import warn
-from gateway.serving.cli.explain import candidate_json, described, remarks
-from gateway.serving.cli.pipelines import check_pipeline
+from gateway.serving.cli.explain import candidate_json, remarks
+from gateway.serving.cli.pipelines import check_pipeline, served_manifest
 from gateway.serving.config import Config
 from gateway.serving.engine.loader import Loader
 from gateway.serving.model_sources import releases_here
@@ -62,13 +62,12 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
 
 async def _check_pipeline(config: Config, loader: Loader, release: Release, checked: Sequence[Checked]) -> str:
     """Return why a pipeline would be refused, "" if its models fit: those that were checked, else the configured."""
-    found = {one.name: candidates for one, _, candidates in checked if one.manifest}
+    found = {(one.name, one.version): candidates for one, _, candidates in checked if one.manifest}
 
     async def manifest_of(model: Release) -> ModelManifest:
-        manifest = await loader.manifest(model)
-        candidates = found.get(model.name) or loader.candidates(manifest)
-        tried = [await loader.prove(model, manifest, c) if c in untried(candidates) else c for c in candidates]
-        return described(manifest, choose(tried, config.selection.objective))
+        return await served_manifest(
+            loader, model, config.selection.objective, found.get((model.name, model.version), ())
+        )
 
     known = [one for one, _, _ in checked]
     with suppress(ConfigurationError):  # there is no model directory

@@ -13,14 +13,17 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.routing import newest_version
+from gateway.common.domain.selection import Candidate, choose, settled, untried
 from gateway.common.files.durable import write_file
 from gateway.common.terminal.tables import print_json, print_lines, print_table
 from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.pipeline_svg import draw_pipeline
 from gateway.serving.cli.remote import model_path, read_object
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, RunningGateway, find_running, sentences, served_json
+from gateway.serving.engine.loader import Loader
 from gateway.serving.pipelines.plan import plan
 from gateway.serving.pipelines.target import read_gallery
+from gateway.serving.tasks.interpreter import interpreter_of
 
 SVG_MODE = 0o644
 Document = dict[str, Any]
@@ -49,6 +52,23 @@ async def check_pipeline(release: Release, releases: Sequence[Release], manifest
     if release.pipeline is None:
         raise VariantError(release.problem or "is no pipeline")
     return await checked(release, release.pipeline, ())
+
+
+async def served_manifest(
+    loader: Loader, release: Release, objective: str, known: Sequence[Candidate] = ()
+) -> ModelManifest:
+    """Return a model's manifest as callers see it; try variants without a verdict (`known`: candidates that were)."""
+    manifest = await loader.manifest(release)
+    candidates = known or loader.candidates(manifest)
+    tried = [await loader.prove(release, manifest, one) if one in untried(candidates) else one for one in candidates]
+    return described(manifest, choose(tried, objective))
+
+
+def described(manifest: ModelManifest, chosen: Candidate | None) -> ModelManifest:
+    """Return a model's manifest as callers see it when the chosen variant serves."""
+    served = settled(manifest, chosen.verdict if chosen else None)
+    interpreter = interpreter_of(served)
+    return interpreter.described if interpreter else served
 
 
 def with_models(release: Release, releases: Sequence[Release]) -> list[Release]:

@@ -1,4 +1,4 @@
-"""Verb `edge-gateway models new FILE…`: a version of a model, with its manifest, from model files."""
+"""Verb `edge-gateway models new FILE…`: a version of a model, with its manifest, from model files; or a pipeline."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import TensorSpec
+from gateway.common.domain.errors import ConfigurationError, VariantError
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.model_files import MODEL_STEM
+from gateway.common.domain.pipeline import PIPELINE, read_pipeline
 from gateway.common.domain.python310 import tomllib
+from gateway.common.domain.release import Release
 from gateway.common.domain.verdict import Signature
-from gateway.common.terminal.tables import plain, print_facts, print_json, print_table, progress
-from gateway.serving.cli.common import clean_up_on_signals, configured
-from gateway.serving.config import Config, own_models_folder
+from gateway.common.terminal.tables import plain, print_facts, print_json, print_lines, print_table, progress
+from gateway.serving import assembly
+from gateway.serving.cli.common import clean_up_on_signals, configured, warn
+from gateway.serving.cli.explain import find_release
+from gateway.serving.cli.pipelines import check_pipeline, served_manifest
+from gateway.serving.config import Config, own_models_folder, state_folder
+from gateway.serving.model_sources import releases_here
 from gateway.serving.store.releases import MANIFEST
-from gateway.serving.store.staging import check_absent
+from gateway.serving.store.staging import check_absent, staged_folder, write_text
 from gateway.serving.tasks.catalog import TASKS
 from gateway.workshop.making.draft import ManifestDraft, make_draft
 from gateway.workshop.making.labels import read_labels
 from gateway.workshop.making.model_file import ModelFile, read_model_file
 from gateway.workshop.making.new_model import CreatedModel, create_model, tensors_only
+from gateway.workshop.making.pipeline_draft import draft_pipeline
 from gateway.workshop.making.settings import WorkshopSettings
 from gateway.workshop.making.wishes import ASSUMED, Question, Wishes
 
@@ -39,6 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
     clean_up_on_signals()
     config = configured(arguments)
     models = own_models_folder(config)
+    if arguments.pipeline:
+        return asyncio.run(_pipeline(config, models, arguments))
     wishes = _wishes(arguments, models)
     check_absent(models / wishes.name / wishes.version)
     files = asyncio.run(_read([Path(name) for name in arguments.files], config))
@@ -54,14 +63,46 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _pipeline(config: Config, models: Path, arguments: argparse.Namespace) -> int:
+    """Draft a pipeline from models of the model directory, check it, and write it."""
+    name = arguments.pipeline
+    version = arguments.version or _next_version(models / name)
+    _check_names(("--pipeline", name), ("--version", version))
+    folder, releases = models / name / version, await releases_here(config)
+    check_absent(folder)
+    surveyed = await assembly.survey(config)
+    with assembly.opened(config, surveyed, state_folder(None), warn) as loader:
+
+        async def manifest_of(release: Release) -> ModelManifest:
+            return await served_manifest(loader, release, config.selection.objective)
+
+        try:
+            named = list[tuple[str, ModelManifest]]()
+            for model in arguments.files:
+                model_name, _, model_version = model.partition("@")
+                release = await find_release(config, model_name, model_version)
+                inner = check_pipeline(release, releases, manifest_of) if release.pipeline else manifest_of(release)
+                named.append((model, await inner))
+            text = draft_pipeline(name, version, named)
+            drafted = Release(name, version, folder, pipeline=read_pipeline(text, str(folder / PIPELINE)))
+            await check_pipeline(drafted, releases, manifest_of)
+        except VariantError as error:
+            raise ConfigurationError(f"no pipeline is drafted: {error}", key="--pipeline") from error
+    with staged_folder(folder) as place:
+        write_text(text, place / PIPELINE)
+    if arguments.json:
+        print_json({"folder": str(folder), "name": name, "version": version, "text": text})
+    else:
+        print_lines([*text.splitlines(), ""])
+        print_facts([("written", str(folder / PIPELINE)), ("next", f"edge-gateway explain {name}")])
+    return 0
+
+
 def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
     """Return what the options say. Raises ConfigurationError for a name, or for the file of labels."""
     name = arguments.name or _name(Path(arguments.files[0]))
     version = arguments.version or _next_version(models / name)
-    for option, value in (("--name", name), ("--version", version)):
-        if not NAME_PATTERN.fullmatch(value):
-            words = "must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
-            raise ConfigurationError(f"{option} {words}, not {value!r:.150}")
+    _check_names(("--name", name), ("--version", version))
     labels = read_labels(Path(arguments.labels), SETTINGS) if arguments.labels else ()
     task, value_range = arguments.task or "", arguments.range or ""
     if task and task not in TASKS:
@@ -79,6 +120,13 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
         size_px=arguments.size,
         options=dict(map(_option, arguments.set)),
     )
+
+
+def _check_names(*named: tuple[str, str]) -> None:
+    for option, value in named:
+        if not NAME_PATTERN.fullmatch(value):
+            words = "must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+            raise ConfigurationError(f"{option} {words}, not {value!r:.150}")
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -47,6 +47,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
             "workshop.cli.models_new",
             "make a version of a model, with its manifest, from model files",
             "  edge-gateway models new yolov8n.onnx --models models\n"
+            "  edge-gateway models new --pipeline plates plate-finder plate-reader --models models\n"
             "  edge-gateway models new model.onnx model.tflite --name meter --labels labels.txt --models models\n"
             "  edge-gateway models new resnet.onnx --range imagenet --yes --json --models models",
         )
@@ -106,7 +107,17 @@ def _shared(parser: argparse.ArgumentParser) -> None:
 
 def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="an .onnx, .tflite or .xml file; several are variants of one model"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="an .onnx, .tflite or .xml file; several are variants of one model; with --pipeline names of models",
+    )
+    parser.add_argument(
+        "--pipeline",
+        type=named,
+        default=None,
+        metavar="NAME",
+        help="draft a pipeline that runs models of the model directory, in this order",
     )
     parser.add_argument("--name", type=named, default=None, help="name of the model (default: that of the first file)")
     parser.add_argument("--version", type=named, default=None, help="version (default: the next number)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -79,6 +80,19 @@ def test_a_pipeline_on_disk(models: Path, tmp_path: Path) -> None:
     answer = said("infer", "policy", *state, "--npz", str(tmp_path / "x.npz"), "--output", "json")
     (result,) = [output for output in json.loads(answer)["outputs"] if output["name"] == "result"]
     assert [json.loads(row)["y"] for row in result["data"]] == [[1.0] * 4, [-0.5] * 4]
+
+
+def test_a_pipeline_is_drafted_and_serves(models: Path, tmp_path: Path) -> None:
+    for name in ("half", "double"):
+        shutil.copytree(models / name, tmp_path / "models" / name)
+    where = ("--models", str(tmp_path / "models"))
+    made = json.loads(said("models", "new", "--pipeline", "both", "half", "double@1", *where, "--json"))
+    assert (made["name"], made["version"]) == ("both", "1")
+    assert said("models", "new", "--pipeline", "both", "half", "absent", *where, code=2) == ""
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    state = ("--state", str(tmp_path / "state"), "--npz", str(tmp_path / "x.npz"), "--output", "json")
+    outputs = json.loads(said("infer", "both", *where, *state))["outputs"]
+    assert [each["data"] for each in outputs if each["name"] == "double_y"] == [[1.0] * 8]
 
 
 def test_a_pipeline_of_a_running_gateway(models: Path, tmp_path: Path) -> None:

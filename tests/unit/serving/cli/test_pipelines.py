@@ -45,7 +45,7 @@ async def manifest_of(one: Release) -> ModelManifest:
 
 
 def checked(of: Release, *others: Release) -> ModelManifest:
-    return asyncio.run(check_pipeline(of, (of, *others), manifest_of, 8))
+    return asyncio.run(check_pipeline(of, (of, *others), manifest_of))
 
 
 CHAIN = text("chain", ("first", "a", "x"), ("last", "b@2", "first.y"))
