@@ -22,6 +22,7 @@ from fleet.publisher.signing import Drafting, add_targets
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest
 from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest, read_pipeline
 from gateway.common.domain.release_paths import ReleasePath, parse_path, release_prefix
 from gateway.common.domain.routing import newest_version, version_order
 from gateway.common.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
@@ -42,13 +43,17 @@ class Model:
 
 
 def read_model(folder: Path, settings: FleetSettings) -> Model:
-    """Read the manifest in `folder` (…/<name>/<version>) and file sizes. Raise ConfigurationError."""
-    path = folder / MANIFEST
+    """Read the manifest or pipeline in `folder` (…/<name>/<version>) and file sizes. Raise ConfigurationError."""
+    path = folder / (PIPELINE if (folder / PIPELINE).is_file() else MANIFEST)
     if not path.is_file():
-        problem = f"holds no {MANIFEST}; name the folder of one version, as models/NAME/VERSION"
+        problem = f"holds no {MANIFEST} and no {PIPELINE}; name the folder of one version, as models/NAME/VERSION"
         raise ConfigurationError(problem, file=str(folder))
     content = read_bounded(path, settings.document_limit_bytes)
     try:
+        if path.name == PIPELINE:
+            pipeline = read_pipeline(content.decode(), str(path))
+            galleries = tuple(_artifact(folder, name) for name in pipeline.galleries)
+            return Model(folder, pipeline_manifest(pipeline, galleries), _artifact(folder, PIPELINE), None)
         manifest = read_manifest(content.decode(), str(path))
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.common.domain.manifest import Variant
+from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.release import Release
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import Candidate
@@ -106,6 +108,9 @@ class Fleet:
     async def plan(self, activation: Activation) -> Sequence[Candidate]:
         """Implement `Serving.plan`."""
         release = await self._store.release(activation, planned=True)
+        if release.pipeline is not None:
+            variant = Variant(RUNTIME, RUNTIME, "none", ())
+            return (Candidate(variant, "cpu", 1, True, "a pipeline runs where its models do"),)
         return self._loader.candidates(await self._loader.manifest(release))
 
     async def load(self, activation: Activation) -> Loaded:
@@ -205,7 +210,7 @@ class Fleet:
             if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
                 continue
             if (previous := await self._store.previous(name)) is not None:
-                refused = replace(slot.release, manifest=None, problem=standing.reason)
+                refused = replace(slot.release, manifest=None, pipeline=None, problem=standing.reason)
                 slots[name] = CommittedSlot(slot.release if standing.undecided else refused, previous)
         found = slots != self._committed.slots
         self._committed = replace(self._committed, slots=slots)

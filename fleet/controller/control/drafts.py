@@ -43,10 +43,9 @@ from fleet.publisher.signing import Drafting
 from fleet.publisher.software import named_files
 from fleet.publisher.workspace import Workspace
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.common.domain.manifest_toml import read_manifest
 from gateway.common.domain.release_documents import read_release_document
 from gateway.common.domain.release_paths import is_release
-from gateway.common.domain.signed_release import SignedRelease, disagreement
+from gateway.common.domain.signed_release import SignedRelease, declared, disagreement
 
 MISSING_SHOWN = 5
 """Largest number of digests of missing files that a refusal names."""
@@ -203,7 +202,7 @@ class Drafts:
                 place = next(place for place in places if place.is_file())
                 try:
                     text = read_bounded(place, self.workspace.settings.document_limit_bytes).decode()
-                    problem = disagreement(release, read_manifest(text, release.manifest.path))
+                    problem = disagreement(release, declared(release, text, release.manifest.path))
                 except (UnicodeDecodeError, RecursionError) as error:
                     problem = f"its manifest cannot be read ({type(error).__name__})"
                 if problem:

@@ -14,11 +14,14 @@ from typing import Any
 
 from gateway.common.domain.document import Table, read_document
 from gateway.common.domain.expressions import Expression, ExpressionError, parse_expression
+from gateway.common.domain.manifest import ROWS, Artifact, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA
 from gateway.common.domain.tensor import DATATYPES, Datatype
 
 PIPELINE = "pipeline.toml"
 """Name of the file, in the folder of the version."""
+RUNTIME = "pipeline"
+"""Name of what runs it, in place of a runtime, and of its only variant."""
 STEPS_LIMIT = 64
 NAMES_LIMIT = 64
 """Most inputs, outputs, or columns of a rule."""
@@ -148,6 +151,23 @@ class Pipeline:
         """Return name and version ("": any) of each model that it runs, once."""
         named = ((step.model, step.version) for step in self.steps if isinstance(step, ModelStep))
         return tuple(dict.fromkeys(named))
+
+
+def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> ModelManifest:
+    """Return what stands for a pipeline among releases: its inputs, the names of its outputs, and one variant.
+
+    The variant's `artifacts` are the galleries. Types of outputs are those of the models, which are not known here.
+    """
+    inputs = tuple(TensorSpec(each.name, each.datatype, (ROWS, *each.shape)) for each in pipeline.inputs)
+    names = [
+        f"{name}.{key}" if key else name
+        for name, output in pipeline.outputs.items()
+        for key in ([""] if isinstance(output, Expression) else output)
+    ]
+    outputs = tuple(TensorSpec(name, Datatype.BYTES, (ROWS,)) for name in names)
+    return ModelManifest(
+        pipeline.name, pipeline.version, inputs, outputs, (Variant(RUNTIME, RUNTIME, "none", artifacts),)
+    )
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:

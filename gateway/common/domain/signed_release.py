@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.common.domain.manifest import Artifact, ModelManifest
-from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN, read_manifest
+from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest, read_pipeline
 from gateway.common.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes, read_form, read_list, read_time
 
 RELEASE_LIMIT_BYTES = 1_048_576
@@ -43,7 +44,7 @@ class SignedVariant:
 
 @dataclass(frozen=True, slots=True)
 class SignedRelease:
-    """Content of a release document. `manifest` is its manifest.toml.
+    """Content of a release document. `manifest` is its manifest.toml, or the pipeline.toml of a pipeline.
 
     `floor`: the oldest version of this model that its owner still allows. `slots`: the only slots that it may take (()
     if its owner names none). `changes_signature`: its tensors differ from those of other versions' releases on purpose.
@@ -140,6 +141,14 @@ def _release(document: Mapping[str, Any]) -> SignedRelease:
         slots=tuple(_name(slot) for slot in read_list(document.get("slots", []), SLOTS_LIMIT)),
         changes_signature=_flag(document, "changes_signature"),
     )
+
+
+def declared(release: SignedRelease, text: str, where: str) -> ModelManifest:
+    """Return the manifest of a release, or what stands for that of a pipeline. Raises ConfigurationError."""
+    if release.manifest.path != PIPELINE:
+        return read_manifest(text, where)
+    pipeline, signed = read_pipeline(text, where), {artifact.path: artifact for artifact in _artifacts(release)}
+    return pipeline_manifest(pipeline, tuple(signed.get(path, Artifact(path, "", 0)) for path in pipeline.galleries))
 
 
 def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:

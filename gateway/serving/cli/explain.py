@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError, suggest
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.release import NO_VERSION, Release
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import Candidate, argument, choose, joining_obstacle, untried
@@ -23,7 +24,6 @@ from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.settings import SelectionSettings
 from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.model_sources import releases_here
-from gateway.serving.pipelines.target import RUNTIME
 
 _ORIENTATIONS = {
     "upright": 'images are turned upright by their EXIF orientation; orientation = "stored" leaves them as stored',

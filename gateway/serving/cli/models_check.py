@@ -22,6 +22,7 @@ from gateway.serving.cli.pipelines import check_pipeline, served_manifest
 from gateway.serving.config import Config
 from gateway.serving.engine.loader import Loader
 from gateway.serving.model_sources import releases_here
+from gateway.serving.store.library import scan
 from gateway.serving.store.releases import copy_listed
 
 Checked = tuple[Release, str, list[Candidate]]
@@ -70,6 +71,8 @@ async def _check_pipeline(config: Config, loader: Loader, release: Release, chec
         )
 
     known = [one for one, _, _ in checked]
+    if (release.folder.parent.name, release.folder.name) == (release.name, release.version):
+        known += [one for one in scan(release.folder.parent.parent, config.library) if one not in known]
     with suppress(ConfigurationError):  # there is no model directory
         known += [one for one in await releases_here(config) if one.name not in {each.name for each in known}]
     try:

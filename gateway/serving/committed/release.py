@@ -9,9 +9,15 @@ from pathlib import Path
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.manifest import ModelManifest, Variant
-from gateway.common.domain.manifest_toml import read_manifest
+from gateway.common.domain.pipeline import PIPELINE, Pipeline, read_pipeline
 from gateway.common.domain.release import Release
-from gateway.common.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement, read_release
+from gateway.common.domain.signed_release import (
+    RELEASE_LIMIT_BYTES,
+    SignedRelease,
+    declared,
+    disagreement,
+    read_release,
+)
 from gateway.common.store.blobs import LocalBlobs
 from gateway.common.store.errors import StoreError
 from gateway.common.store.plain import open_plain
@@ -24,13 +30,13 @@ REMEDY = "run edge-agent sync to fetch it again"
 
 def planned_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
     """Return a release whose manifest is here, and no variant, under its slot's name. Raise VariantError."""
-    _, manifest, folder = _manifest(activation, store, library)
-    return _release(activation, replace(manifest, name=activation.slot), folder)
+    _, manifest, pipeline, folder = _manifest(activation, store, library)
+    return _release(activation, manifest, pipeline, folder)
 
 
 def signed_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
     """Return a release with the activation's variants; every file is checked by its digest. Raise VariantError."""
-    _, manifest, folder = _manifest(activation, store, library)
+    _, manifest, pipeline, folder = _manifest(activation, store, library)
     variants = tuple(_variant(manifest, name) for name in activation.variants)
     if not variants:
         raise VariantError("no variant of it was installed", remedy=REMEDY)
@@ -41,7 +47,7 @@ def signed_release(activation: Activation, store: Path, library: LibrarySettings
         check_references(variants, folder)
     except (ConfigurationError, OSError) as error:
         raise VariantError(str(error), remedy="its owner must publish it again, with every file") from error
-    return _release(activation, replace(manifest, name=activation.slot, variants=variants), folder)
+    return _release(activation, replace(manifest, variants=variants), pipeline, folder)
 
 
 def refused_release(activation: Activation, store: Path, problem: str) -> Release:
@@ -52,17 +58,19 @@ def refused_release(activation: Activation, store: Path, problem: str) -> Releas
 
 def _manifest(
     activation: Activation, store: Path, library: LibrarySettings
-) -> tuple[SignedRelease, ModelManifest, Path]:
+) -> tuple[SignedRelease, ModelManifest, Pipeline | None, Path]:
     folder = store / "releases" / activation.release
     try:
         release = read_release(LocalBlobs(store / "blobs").read(activation.release, RELEASE_LIMIT_BYTES))
         text = _text(folder, release, library.manifest_limit_bytes)
-        manifest = read_manifest(text, str(folder / release.manifest.path))
+        file = str(folder / release.manifest.path)
+        manifest = declared(release, text, file)
+        pipeline = read_pipeline(text, file) if release.manifest.path == PIPELINE else None
     except (StoreError, ConfigurationError, ValueError) as error:
         raise VariantError(str(error)) from error
     if problem := disagreement(release, manifest):
         raise VariantError(f"{folder}: {problem}", remedy="its owner must publish it again")
-    return release, manifest, folder
+    return release, manifest, pipeline, folder
 
 
 def _text(folder: Path, release: SignedRelease, limit_bytes: int) -> str:
@@ -84,7 +92,11 @@ def _variant(manifest: ModelManifest, name: str) -> Variant:
     return variant
 
 
-def _release(activation: Activation, manifest: ModelManifest, folder: Path) -> Release:
+def _release(activation: Activation, manifest: ModelManifest, pipeline: Pipeline | None, folder: Path) -> Release:
+    """Return the release under its slot's name."""
+    slot, version = activation.slot, activation.version
     facts = f"{folder}\0{activation.release}\0{[variant.name for variant in manifest.variants]}"
     digest = hashlib.sha256(facts.encode()).hexdigest()
-    return Release(activation.slot, activation.version, folder, digest, manifest=manifest, signed=True)
+    if pipeline is not None:
+        return Release(slot, version, folder, digest, signed=True, pipeline=replace(pipeline, name=slot))
+    return Release(slot, version, folder, digest, manifest=replace(manifest, name=slot), signed=True)

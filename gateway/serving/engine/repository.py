@@ -87,7 +87,7 @@ class ModelRepository:
         """Callback after a change of what is served: `refine` may have something to try."""
         self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
-        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
+        self._staging = Staging(registry, self._fitting, self._leases, settings, publish, open_pipeline=self._apart)
 
     def index(self) -> Sequence[IndexEntry]:
         """Implement `Repository.index`."""
@@ -401,6 +401,10 @@ class ModelRepository:
         is_version = release.version != NO_VERSION
         refusal = ModelRefused(release.name, release.version, reason)
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
+
+    async def _apart(self, release: Release) -> ModelTarget:
+        """Open a pipeline that serves nothing yet."""
+        return await self._open_pipeline(release, self._registry.find, self._context, None)
 
     async def _opened(self, release: Release) -> ModelTarget:
         if release.pipeline is not None:

@@ -33,7 +33,10 @@ class Staging:
         leases: Leases,
         settings: EngineSettings,
         publish: Publish,
+        *,
+        open_pipeline: Callable[[Release], Awaitable[ModelTarget]],
     ) -> None:
+        self._open_pipeline = open_pipeline
         self._registry, self._fitting, self._leases = registry, fitting, leases
         self._settings, self._publish = settings, publish
         self._loads: dict[Key, object] = {}
@@ -93,11 +96,20 @@ class Staging:
         self._check_room((release.name, release.version))
         opened = await self._opened(release)
         if not isinstance(opened, Opened):
-            return self._earlier_result(opened)
-        servable, old = self._keep(opened, load)
+            if release.pipeline is None:
+                return self._earlier_result(opened)
+            if (unwanted := self._unwanted(release, load)) is not None:
+                await opened.close(0.0)
+                raise unwanted
+        elif (unwanted := self._unwanted(release, load)) is not None:
+            opened.session.close()
+            raise unwanted
+        servable = self._fitting.servable(opened) if isinstance(opened, Opened) else opened
+        old = self._registry.entry(release.name).stage(release.version, LoadedVersion(release, servable))
+        self._publish(chosen(servable))
         if old is not None:
             await old.close(self._settings.drain_s)
-        return self._loaded(servable, opened.candidate)
+        return self._loaded(servable, opened.candidate if isinstance(opened, Opened) else None)
 
     def _check_room(self, key: Key) -> None:
         others = (self._registry.staged() | self._loads.keys()) - {key}
@@ -108,22 +120,12 @@ class Staging:
 
     async def _opened(self, release: Release) -> Opened | ModelTarget:
         try:
+            if release.pipeline is not None:
+                return await self._open_pipeline(release)
             return await self._fitting.first(release, self._served)
         except (VariantError, ConfigurationError) as error:
             self._publish(ModelRefused(release.name, release.version, str(error)))
             raise
-
-    def _keep(self, opened: Opened, load: object) -> tuple[ModelTarget, ModelTarget | None]:
-        """Return the servable that is staged now, and the one that it replaces. Never waits, so that nothing leaks."""
-        release = opened.release
-        if (unwanted := self._unwanted(release, load)) is not None:
-            opened.session.close()
-            raise unwanted
-        servable = self._fitting.servable(opened)
-        entry = self._registry.entry(release.name)
-        old = entry.stage(release.version, LoadedVersion(release, servable))
-        self._publish(chosen(servable))
-        return servable, old
 
     def _unwanted(self, release: Release, load: object) -> VariantError | None:
         if self._closed:

@@ -16,7 +16,7 @@ import numpy as np
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import ServableChanged
 from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.pipeline import Pipeline
+from gateway.common.domain.pipeline import RUNTIME, Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
@@ -38,9 +38,6 @@ from gateway.serving.pipelines.passage import Passage
 from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.tasks.frame import Frame
-
-RUNTIME = "pipeline"
-
 
 GALLERY_LIMIT_BYTES = 2**30
 GALLERY_ENTRIES_LIMIT = 1_000_000

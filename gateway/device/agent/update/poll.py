@@ -14,10 +14,9 @@ from gateway.common.domain.activation import Activation, Installed
 from gateway.common.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.manifest_toml import read_manifest
 from gateway.common.domain.release_paths import release_prefix
 from gateway.common.domain.settings_release import SETTINGS_LIMIT_BYTES
-from gateway.common.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
+from gateway.common.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, declared, disagreement
 from gateway.common.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting
 from gateway.common.transfer.source import FetchError, RepositorySource
 from gateway.common.trust import clock
@@ -330,7 +329,7 @@ class Poll:
         text = blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
         where = f"the manifest of {release.target}"
         try:
-            different = disagreement(release, read_manifest(text, where))
+            different = disagreement(release, declared(release, text, where))
         except ConfigurationError as error:
             raise Distrust(Reason.DAMAGED, where, str(error)) from error
         if different:
@@ -354,4 +353,4 @@ def check_activation(storage: Storage, activation: Activation) -> None:
 def _documents(storage: Storage, activation: Activation) -> tuple[SignedRelease, ModelManifest]:
     release = storage.release(activation)
     text = storage.blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
-    return release, read_manifest(text, f"the manifest of {release.target}")
+    return release, declared(release, text, f"the manifest of {release.target}")

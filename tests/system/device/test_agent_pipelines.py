@@ -1,0 +1,112 @@
+"""Pipelines as signed releases: installed, served, replaced and rolled back on a whole device, with their galleries."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, device
+
+__all__ = ["device"]
+
+PIPELINE = """
+schema = 1
+name = "gauge"
+version = "{version}"
+[input]
+image = "FP32[1, 8, 8]"
+[[step]]
+name = "read"
+model = "{model}"
+of = "image"
+[[step]]
+name = "near"
+match = "digits.npz"
+of = "read.scores"
+least = -1.0
+[output]
+digit = "{output}"
+"""
+
+
+def publish(device: FleetDevice, version: str, *, model: str = f"{SLOT}@1", output: str = "near.label") -> str:
+    """Publish a version of the pipeline, with a gallery of digits. Return its target path."""
+    folder = device.folder / "models" / "gauge" / version
+    folder.mkdir(parents=True)
+    (folder / "pipeline.toml").write_text(PIPELINE.format(version=version, model=model, output=output))
+    labels = np.array([f"{version}-{digit}" for digit in range(10)])
+    np.savez(folder / "digits.npz", vectors=np.eye(10, dtype=np.float32), labels=labels)
+    return device.repository.add_model(folder)
+
+
+def asked(device: FleetDevice) -> str:
+    """Return the digit that the pipeline reads, after a check that it is the one whose score is greatest."""
+    image = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+
+    def ask(model: str, outputs: list[str]) -> dict[str, Any]:
+        tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape), "data": image.ravel().tolist()}
+        body = {"inputs": [tensor], "outputs": [{"name": name} for name in outputs]}
+        url = f"http://{device.daemon.http}/v2/models/{model}/infer"
+        headers = {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+            return {one["name"]: one["data"] for one in json.load(answer)["outputs"]}
+
+    digit = str(ask("gauge", ["digit"])["digit"][0])
+    assert digit.partition("-")[2] == str(int(np.argmax(ask(SLOT, ["scores"])["scores"])))
+    return digit
+
+
+def sync(device: FleetDevice, pipeline: str) -> Done:
+    """Assign a pipeline next to the model that the device has, and sync."""
+    device.repository.assign(DEVICE, {SLOT: f"models/acme/{SLOT}/1/release", "gauge": pipeline})
+    return device.sync()
+
+
+@pytest.mark.timeout(240)
+def test_a_signed_pipeline_serves_is_replaced_and_rolled_back(device: FleetDevice) -> None:
+    done = sync(device, publish(device, "1"))
+    assert (done.code, done.told["state"]) == (0, "in-step"), (done.out, device.daemon.log)
+    assert asked(device).startswith("1-")
+    listed = {one["model"]: one for one in device.control.status()["models"]}
+    assert [listed["gauge"][key] for key in ("state", "signed", "variant")] == ["READY", True, "pipeline"]
+
+    done = sync(device, publish(device, "2", output="near.absent"))
+    assert (done.code, done.told["state"]) == (1, "behind"), done.out
+    assert "absent" in done.told["why"]
+    assert asked(device).startswith("1-")
+
+    done = sync(device, publish(device, "3"))
+    assert (done.code, done.told["state"]) == (0, "in-step"), done.out
+    verified = device.agent("verify", "--json")
+    assert (verified.code, verified.told["ok"]) == (0, True)
+    assert device.daemon.stop() == 0
+    device.daemon.start()
+    assert asked(device).startswith("3-")
+
+
+@pytest.mark.timeout(240)
+def test_what_a_pipeline_lacks_on_a_device_is_said(device: FleetDevice) -> None:
+    done = sync(device, publish(device, "1", model=f"{SLOT}@7"))
+    assert done.told["state"] in {"waiting", "behind"}
+    assert f"'{SLOT}' version 7" in done.told["why"]
+
+
+@pytest.mark.timeout(240)
+def test_a_gallery_that_was_changed_on_the_device_does_not_serve(device: FleetDevice) -> None:
+    assert sync(device, publish(device, "1")).told["state"] == "in-step"
+    assert device.daemon.stop() == 0
+    (gallery,) = Path(device.store).glob("releases/*/digits.npz")
+    content = gallery.read_bytes()
+    gallery.unlink()
+    gallery.write_bytes(content[:-1] + b"!")
+    device.daemon.start()
+    with pytest.raises(urllib.error.HTTPError):
+        asked(device)
+    listed = {one["model"]: one for one in device.control.status()["models"]}
+    assert "is not what was signed" in listed["gauge"]["reason"]
