@@ -62,6 +62,11 @@ def asked(device: FleetDevice) -> str:
     return digit
 
 
+def labels_of(gallery: Path) -> list[bytes]:
+    with np.load(gallery) as content:
+        return [str(label).encode() for label in content["labels"]]
+
+
 def sync(device: FleetDevice, pipeline: str) -> Done:
     """Assign a pipeline next to the model that the device has, and sync."""
     device.repository.assign(DEVICE, {SLOT: f"models/acme/{SLOT}/1/release", "gauge": pipeline})
@@ -92,21 +97,22 @@ def test_a_signed_pipeline_serves_is_replaced_and_rolled_back(device: FleetDevic
 
 @pytest.mark.timeout(240)
 def test_what_a_pipeline_lacks_on_a_device_is_said(device: FleetDevice) -> None:
-    done = sync(device, publish(device, "1", model=f"{SLOT}@7"))
+    done = sync(device, publish(device, "4", model=f"{SLOT}@7"))
     assert done.told["state"] in {"waiting", "behind"}
     assert f"'{SLOT}' version 7" in done.told["why"]
 
 
 @pytest.mark.timeout(240)
 def test_a_gallery_that_was_changed_on_the_device_does_not_serve(device: FleetDevice) -> None:
-    assert sync(device, publish(device, "1")).told["state"] == "in-step"
+    """The version before stands in, as for models."""
+    for version in ("5", "6"):
+        assert sync(device, publish(device, version)).told["state"] == "in-step"
     assert device.daemon.stop() == 0
-    (gallery,) = Path(device.store).glob("releases/*/digits.npz")
+    gallery = next(file for file in Path(device.store).glob("releases/*/digits.npz") if b"6-0" in labels_of(file))
     content = gallery.read_bytes()
     gallery.unlink()
     gallery.write_bytes(content[:-1] + b"!")
     device.daemon.start()
-    with pytest.raises(urllib.error.HTTPError):
-        asked(device)
-    listed = {one["model"]: one for one in device.control.status()["models"]}
-    assert "is not what was signed" in listed["gauge"]["reason"]
+    assert asked(device).startswith("5-")
+    listed = {(one["model"], one["version"]): one for one in device.control.status()["models"]}
+    assert "is not what was signed" in listed["gauge", "6"]["reason"]
