@@ -33,7 +33,7 @@ class StepNode:
 
 @dataclass(frozen=True, slots=True)
 class StepGraph:
-    """StepGraph as another server describes it: kinds of its inputs as pipelines write them, nodes, origins of outputs."""
+    """Graph as another server describes it: its inputs as pipelines write them, nodes, and the origins of outputs."""
 
     name: str
     version: str

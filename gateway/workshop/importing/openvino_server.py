@@ -16,9 +16,9 @@ from gateway.common.domain.manifest import ROWS
 from gateway.common.domain.model_files import is_model
 from gateway.common.domain.triton_config import VersionPolicy
 from gateway.workshop.importing.graphs import (
+    Place,
     StepGraph,
     StepNode,
-    Place,
     imported_pipeline,
     row_kind,
     row_shape,
