@@ -95,6 +95,8 @@ def _pipeline(
     findings += [
         left_out(key, "a pipeline has none") for key in ("parameters", "label_filename") if getattr(config, key)
     ]
+    if config.batched:
+        findings.append(left_out("max_batch_size", "a pipeline takes as many rows as [limits] max_batch_rows allows"))
     inputs = dict[str, str]()
     for each in config.inputs:
         what = f"input {each.name}"
