@@ -59,7 +59,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         metavar="DIR|RELEASE",
-        help="add: a version's folder, …/NAME/VERSION with its manifest.toml; withdraw: OWNER/MODEL/VERSION",
+        help="add: folder …/NAME/VERSION with manifest.toml or pipeline.toml; withdraw: OWNER/MODEL/VERSION",
     )
     parser.add_argument("--owner", type=named, metavar="O", help="add: the owner, who signs it")
     parser.add_argument(

@@ -22,7 +22,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class GraphNode:
+class StepNode:
     """Run of a model: `inputs` are the origins of its inputs. `version` "": the one that is served."""
 
     name: str
@@ -32,19 +32,19 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    """Graph as another server describes it: kinds of its inputs as pipelines write them, nodes, origins of outputs."""
+class StepGraph:
+    """Graph as another server describes it: its inputs as pipelines write them, nodes, and the origins of outputs."""
 
     name: str
     version: str
     inputs: Mapping[str, str]
-    nodes: Sequence[GraphNode]
+    nodes: Sequence[StepNode]
     outputs: Mapping[str, Place]
     file: str
     findings: tuple[ImportFinding, ...] = ()
 
 
-def imported_pipeline(graph: Graph) -> ImportedPipeline:
+def imported_pipeline(graph: StepGraph) -> ImportedPipeline:
     """Return the pipeline. Raises UnofferedError for what pipelines cannot do."""
     findings = list(graph.findings)
     inputs = _names(graph.inputs, "input", findings)
@@ -106,9 +106,9 @@ def with_absent(source: ImportedSource) -> ImportedSource:
     return replace(source, pipelines=tuple(marked))
 
 
-def _ordered(graph: Graph) -> list[GraphNode]:
+def _ordered(graph: StepGraph) -> list[StepNode]:
     """Return the nodes, each after those that it reads. Raises UnofferedError for cycles and unknown origins."""
-    ordered, left = list[GraphNode](), list(graph.nodes)
+    ordered, left = list[StepNode](), list(graph.nodes)
     known = {node.name for node in graph.nodes}
     places = [place for node in left for place in node.inputs.values()] + list(graph.outputs.values())
     for node_name, item in places:

@@ -16,9 +16,9 @@ from gateway.common.domain.manifest import ROWS
 from gateway.common.domain.model_files import is_model
 from gateway.common.domain.triton_config import VersionPolicy
 from gateway.workshop.importing.graphs import (
-    Graph,
-    GraphNode,
     Place,
+    StepGraph,
+    StepNode,
     imported_pipeline,
     row_kind,
     row_shape,
@@ -127,7 +127,7 @@ def _dag(entry: Table, models: Sequence[ImportedModel]) -> ImportedPipeline | Sk
     name = check_name(entry.text("name"), "name", CONFIG)
     try:
         _refuse_demultiplexing(entry)
-        inputs, aliases, nodes = entry.texts("inputs"), dict[Place, str](), list[GraphNode]()
+        inputs, aliases, nodes = entry.texts("inputs"), dict[Place, str](), list[StepNode]()
         for table in entry.tables("nodes"):
             nodes.append(_node(table, aliases))
         outputs = _places(entry, "outputs")
@@ -135,14 +135,14 @@ def _dag(entry: Table, models: Sequence[ImportedModel]) -> ImportedPipeline | Sk
         nodes = [replace(node, inputs=_named(node.inputs, aliases)) for node in nodes]
         findings = list[ImportFinding]()
         kinds = {each: _kind(each, nodes, models, findings) for each in inputs}
-        graph = Graph(name, "1", kinds, nodes, _named(outputs, aliases), CONFIG, tuple(findings))
+        graph = StepGraph(name, "1", kinds, nodes, _named(outputs, aliases), CONFIG, tuple(findings))
         return imported_pipeline(graph)
     except UnofferedError as error:
         entry.rest()
         return SkippedModel(name, "", str(error))
 
 
-def _node(table: Table, aliases: dict[Place, str]) -> GraphNode:
+def _node(table: Table, aliases: dict[Place, str]) -> StepNode:
     """Return a node of a graph; note the names that it gives to outputs of its model."""
     name, kind = table.text("name"), table.text("type")
     if kind != "DL model":
@@ -162,7 +162,7 @@ def _node(table: Table, aliases: dict[Place, str]) -> GraphNode:
         aliases[name, output.text("alias", item)] = item
         output.finish()
     table.finish()
-    return GraphNode(name, model, _text(version), inputs)
+    return StepNode(name, model, _text(version), inputs)
 
 
 def _refuse_demultiplexing(table: Table) -> None:
@@ -191,7 +191,7 @@ def _named(places: Mapping[str, Place], aliases: Mapping[Place, str]) -> dict[st
     return {name: (place[0], aliases.get(place, place[1])) for name, place in places.items()}
 
 
-def _kind(name: str, nodes: Sequence[GraphNode], models: Sequence[ImportedModel], findings: list[ImportFinding]) -> str:
+def _kind(name: str, nodes: Sequence[StepNode], models: Sequence[ImportedModel], findings: list[ImportFinding]) -> str:
     """Return the kind of a graph's input: that of the first model's input which reads it."""
     readers = [(node, key) for node in nodes for key, place in node.inputs.items() if place == ("", name)]
     for node, key in readers:

@@ -13,8 +13,8 @@ from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.triton_config import EnsembleStep, TritonConfig, read_config, read_ensemble
 from gateway.common.domain.triton_manifest import described
 from gateway.workshop.importing.graphs import (
-    Graph,
-    GraphNode,
+    StepGraph,
+    StepNode,
     imported_pipeline,
     row_kind,
     row_shape,
@@ -95,6 +95,8 @@ def _pipeline(
     findings += [
         left_out(key, "a pipeline has none") for key in ("parameters", "label_filename") if getattr(config, key)
     ]
+    if config.batched:
+        findings.append(left_out("max_batch_size", "a pipeline takes as many rows as [limits] max_batch_rows allows"))
     inputs = dict[str, str]()
     for each in config.inputs:
         what = f"input {each.name}"
@@ -108,14 +110,14 @@ def _pipeline(
     for node, step in zip(names, steps, strict=True):
         made |= {tensor: (node, output) for output, tensor in step.outputs.items()}
     nodes = [
-        GraphNode(
+        StepNode(
             node, step.model, step.version, {key: made.get(tensor, ("", tensor)) for key, tensor in step.inputs.items()}
         )
         for node, step in zip(names, steps, strict=True)
     ]
     outputs = {each.name: made.get(each.name, ("", each.name)) for each in config.outputs}
     version = versions[-1] if versions else "1"
-    return imported_pipeline(Graph(name, version, inputs, nodes, outputs, config.file, tuple(findings)))
+    return imported_pipeline(StepGraph(name, version, inputs, nodes, outputs, config.file, tuple(findings)))
 
 
 def _config(documents: Documents, path: str, name: str) -> TritonConfig:

@@ -108,7 +108,9 @@ def test_an_owner_that_nobody_delegated_to_releases_nothing(tmp_path: Path) -> N
 
 
 def test_a_folder_without_a_manifest_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"holds no manifest\.toml; name the folder of one version"):
+    with pytest.raises(
+        ConfigurationError, match=r"holds no manifest\.toml and no pipeline\.toml; name the folder of one version"
+    ):
         read_model(tmp_path, FleetSettings())
 
 
