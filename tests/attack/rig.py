@@ -218,7 +218,7 @@ class Watch:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon, self._process = daemon, psutil.Process(daemon.pid)
         self._over = threading.Event()
-        self._pings_s = [time.monotonic()]
+        self._pings_s = [self._ran_s()]
         self.first_bytes = self.peak_bytes = self._process.memory_info().rss
         self._threads = [threading.Thread(target=each) for each in (self._hear, self._weigh)]
 
@@ -231,11 +231,11 @@ class Watch:
         self._over.set()
         for thread in self._threads:
             thread.join()
-        self._pings_s.append(time.monotonic())
+        self._pings_s.append(self._ran_s())
 
     @property
     def longest_gap_s(self) -> float:
-        """Longest time between two pings so far."""
+        """Longest time between two pings so far, without what its event loop waited for a processor."""
         return max(later - sooner for sooner, later in pairwise(self._pings_s))
 
     def cpu_s(self) -> float:
@@ -243,13 +243,18 @@ class Watch:
         times = self._process.cpu_times()
         return times.user + times.system
 
+    def _ran_s(self) -> float:
+        """Return the time, without that for which the daemon's event loop was ready and others ran (proc(5))."""
+        waited_ns = int(Path(f"/proc/{self._daemon.pid}/schedstat").read_text().split()[1])
+        return time.monotonic() - waited_ns / 1e9
+
     def _hear(self) -> None:
         while not self._over.is_set():
             try:
                 self._daemon.wait("WATCHDOG=1", timeout_s=1.0)
             except DaemonEndedError:
                 continue  # no ping within a second: the gap shows it
-            self._pings_s.append(time.monotonic())
+            self._pings_s.append(self._ran_s())
 
     def _weigh(self) -> None:
         while not self._over.wait(SAMPLE_S) and self._process.is_running():
