@@ -246,6 +246,7 @@ class SessionWorker:
         with self._changed:
             self._over += 1
             last = self._over == self._started
+            self._changed.notify_all()  # a thread that another one left nothing to run ends, too
         if last:
             self._end()
 

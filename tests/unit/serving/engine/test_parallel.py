@@ -15,6 +15,7 @@ from gateway.common.domain.errors import Fault, VariantError
 from gateway.common.domain.events import RunFailed, RunHung, RunOverlong
 from gateway.common.domain.profile import Budget as ProfileBudget
 from gateway.common.domain.verdict import Measurement
+from gateway.serving.engine.limiter import Share
 from tests.simulators.engine_rig import PASSED, Rig, limits_with, manifest, request, values
 from tests.simulators.examples import examples
 from tests.simulators.session import SimulatedSession
@@ -193,6 +194,26 @@ async def test_closing_answers_what_waits_and_closes_after_the_last_run() -> Non
     await closing
     assert len(sink.answers) == 5
     assert [session.closed for session in sessions(rig)] == [1, 1]
+
+
+@pytest.mark.asyncio
+async def test_closing_ends_the_threads_that_the_last_request_leaves_idle() -> None:
+    rig, sink = await parallel_rig(2, drain_s=60.0), Recorder()
+    submit(rig, sink, ("a", 1.0), ("b", 2.0))
+    for session in (await begun(rig, 2)).values():
+        session.gate.set()
+    await sink.until(2)
+    worker, other = rig.registry.find("m")._worker, Share(4)
+    limiter = worker._worker_settings.limiter
+    limiter.enter(other)
+    submit(rig, sink, ("c", 3.0))
+    while not worker._claimed:
+        await asyncio.sleep(0.001)
+    closing = asyncio.create_task(rig.repository.close())
+    await asyncio.sleep(0.05)  # in which the idle thread sleeps again
+    limiter.leave(other, 1, again=False)
+    await asyncio.wait_for(closing, 10.0)
+    assert sorted(sink.answers) == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.asyncio
