@@ -380,11 +380,11 @@ class SessionWorker:
         ran = self._run_due(thread, plan)
         with self._changed:  # before the answers lead to new requests, which would wake or start another thread
             more = self._goes_on()
-        if (ordered := thread.ordered) is None:
+            if ordered := thread.ordered:  # before another thread can return the queue to the event loop
+                thread.ordered = None
+                self._post(self._end_ordered, ordered, ran)
+        if not ordered:
             self._post(self._end_run, self._calls.ran, ran)
-        else:
-            thread.ordered = None
-            self._post(self._end_ordered, ordered, ran)
         return more
 
     def _goes_on(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from gateway.common.domain.events import RunFailed, RunHung, RunOverlong
 from gateway.common.domain.profile import Budget as ProfileBudget
 from gateway.common.domain.verdict import Measurement
 from gateway.serving.engine.limiter import Share
+from gateway.serving.engine.worker import SessionWorker
 from tests.simulators.engine_rig import PASSED, Rig, limits_with, manifest, request, values
 from tests.simulators.examples import examples
 from tests.simulators.session import SimulatedSession
@@ -140,6 +142,33 @@ async def test_answers_to_one_caller_keep_their_order_and_delay_no_other_caller(
     running[1.0].gate.set()
     await sink.until(3)
     assert list(sink.answers) == [3.0, 1.0, 2.0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_the_queue_returns_to_the_event_loop_after_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of 60 rows are too long for the event loop of this model, those of one row are not."""
+    rig, sink = await parallel_rig(2, run_us=100.0), Recorder()
+    for value in (1.0, 2.0):
+        rig.engine.submit(request(value, 60, caller=str(value)), sink, value)
+    for session in (await begun(rig, 2)).values():
+        session.gate.set()
+    await sink.until(2)
+    post, ended = SessionWorker._post, threading.Event()
+
+    def late(self: SessionWorker, callback: Callable[..., object], *values: object) -> None:
+        if callback == self._end_ordered and not ended.is_set():
+            ended.set()
+            time.sleep(0.1)  # as if another thread had the GIL
+        post(self, callback, *values)
+
+    monkeypatch.setattr(SessionWorker, "_post", late)
+    rig.engine.submit(request(3.0, 60, caller="a"), sink, 3.0)
+    while not ended.is_set():
+        await asyncio.sleep(0.001)
+    submit(rig, sink, ("a", 4.0))
+    await sink.until(4)
+    assert list(sink.answers)[2:] == [3.0, 4.0]
     await rig.repository.close()
 
 
