@@ -56,6 +56,8 @@ class ThreadShares:
         self.further = 0
         """Threads of further runs. `free` counts first runs only."""
         self.waiting: list[Share] = []
+        self.retry_ns = 0
+        """Time at which to call `grant`, because threads that a waiting run needs are kept until then; 0: not."""
         self._clock_ns = 0
         self._kept: dict[ModelUse, int] = {}
 
@@ -63,7 +65,7 @@ class ThreadShares:
         """Request a run. Return the shares that may begin now."""
         share.use.consumed_ns = max(share.use.consumed_ns, self._clock_ns)
         self.waiting.append(share)
-        return self._grant(now_ns)
+        return self.grant(now_ns)
 
     def end(self, share: Share, ran_ns: int, *, again: bool, now_ns: int = 0) -> list[Share]:
         """End a run, and request the next one if `again`. Return the shares that may begin now.
@@ -80,7 +82,7 @@ class ThreadShares:
                 self.free += needs
                 share.use.kept_until_ns, self._kept[share.use] = now_ns + ran_ns, needs
             share.use.consumed_ns += ran_ns * needs
-        return self.ask(share, now_ns) if again else self._grant(now_ns)
+        return self.ask(share, now_ns) if again else self.grant(now_ns)
 
     def insist(self, share: Share) -> bool:
         """Run although there are too few threads. Return False if the run was granted in the meantime."""
@@ -97,16 +99,21 @@ class ThreadShares:
         self._begin(share)
         return True
 
-    def _grant(self, now_ns: int) -> list[Share]:
+    def grant(self, now_ns: int) -> list[Share]:
         """Grant runs, the least served model first, and further runs after all others.
 
         No share overtakes it, so that a run that needs many threads gets its turn.
         """
         granted: list[Share] = []
+        self.retry_ns = 0
         while self.waiting:
             first = [share for share in self.waiting if not share.use.running]
             share = min(first or self.waiting, key=lambda each: each.use.consumed_ns)
-            if self._needs(share) > self.free - (0 if first else self.further + self._kept_threads(now_ns)):
+            left = self.free - (0 if first else self.further) - self._needs(share)
+            if left < 0:
+                break
+            if not first and left < self._kept_threads(now_ns):
+                self.retry_ns = min(use.kept_until_ns for use in self._kept)
                 break
             self._begin(share)
             granted.append(share)
@@ -145,13 +152,17 @@ class Limiter:
         """Return when the share's model may run. Called by its worker's thread."""
         if not share.threads:
             return
+        end_ns = time.monotonic_ns() + int(self.wait_s * 1e9)
         if not share.asked:
             with self._lock:
                 self._wake(self._shares.ask(share, time.monotonic_ns()), share)
         while not share.running:  # `granted` may be left from an earlier grant
-            if not share.granted.wait(self.wait_s):
+            until_ns = min(end_ns, self._shares.retry_ns or end_ns)
+            if not share.granted.wait(max(0, until_ns - time.monotonic_ns()) / 1e9):
                 with self._lock:
-                    self._shares.insist(share)
+                    self._wake(self._shares.grant(time.monotonic_ns()), share)
+                    if time.monotonic_ns() >= end_ns:
+                        self._shares.insist(share)
             share.granted.clear()
         share.asked = False
 
@@ -173,10 +184,11 @@ class Limiter:
         """Release the threads of a run that does not end, also if it ends later."""
         with self._lock:
             if share.running:
-                self._wake(self._shares.end(share, 0, again=False), share)
+                self._wake(self._shares.end(share, 0, again=False, now_ns=time.monotonic_ns()), share)
 
-    @staticmethod
-    def _wake(granted: list[Share], own: Share) -> None:
+    def _wake(self, granted: list[Share], own: Share) -> None:
         for share in granted:
             if share is not own:  # else it is the calling thread
                 share.granted.set()
+        if self._shares.retry_ns:
+            self._shares.waiting[0].granted.set()  # any thread that waits can do it

@@ -69,6 +69,9 @@ class Sharing(RuleBasedStateMachine):
             further = min(self.shares.waiting, key=lambda share: share.consumed_ns)
             left = self.shares.free - self.shares.further - self.shares._kept_threads(self.now_ns)
             assert min(further.threads, THREADS) > left
+            kept_until_ns = min((use.kept_until_ns for use in self.shares._kept), default=0)
+            kept_only = min(further.threads, THREADS) <= self.shares.free - self.shares.further
+            assert self.shares.retry_ns == (kept_until_ns if kept_only else 0)
 
 
 TestSharing = Sharing.TestCase
@@ -110,6 +113,25 @@ def test_a_busy_model_keeps_its_threads_for_as_long_as_its_run_took() -> None:
     assert shares.ask(small, 39) == [small]
     assert shares.end(small, 1, again=False, now_ns=40) == []
     assert shares.end(again, 2, again=True, now_ns=41) == [many, again]
+
+
+@pytest.mark.parametrize("waits_before", [False, True])
+def test_a_further_run_begins_when_the_keeping_of_threads_ends(waits_before: bool) -> None:
+    limiter, many, other = Limiter(2, 20.0), Share(1), Share(1)
+    further, entered = many.peer(), threading.Event()
+    thread = threading.Thread(target=lambda: (limiter.enter(further), entered.set()))
+    limiter.enter(other)
+    limiter.enter(many)
+    if waits_before:
+        thread.start()
+        while further not in limiter._shares.waiting:
+            pass
+    limiter.leave(other, 50_000_000, again=False)
+    if not waits_before:
+        thread.start()
+    assert not entered.wait(0.02)
+    assert entered.wait(5.0)
+    thread.join()
 
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:
