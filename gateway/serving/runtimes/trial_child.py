@@ -230,11 +230,12 @@ class _Exam:
             if run_us * (runs + 2 * measure.LEAST_TOGETHER) / 1e6 > self._settings.part_s / 2:
                 break
             self._enter(f"running it {runs} times at once")
-            with suppress(VariantError):  # the engine refuses so many runs: fewer work
+            timing, longest_s = None, self._settings.measure_s / 2
+            with suppress(VariantError, MemoryError):  # the engine refuses so many runs: fewer work
                 session.widen(runs)
-            if len(session.peers) < runs - 1:
+                timing = measure.together(session, self._rows[0], runs, longest_s, single=self._single)
+            if timing is None:
                 break
-            timing = measure.together(session, self._rows[0], runs, self._settings.measure_s / 2, single=self._single)
             taken_bytes = memory_bytes + max(0, measure.resident_bytes() - before_bytes)
             if 0 < self.trial.budget.memory_bytes < taken_bytes:
                 break

@@ -228,6 +228,21 @@ def test_as_many_runs_as_the_engine_allows(answered, monkeypatch):
     assert chosen(line) == (1, 2)
 
 
+@pytest.mark.parametrize("fault", [VariantError("ONNX Runtime failed: bad allocation"), MemoryError()])
+@pytest.mark.usefixtures("exact")
+def test_runs_at_a_time_that_fail_are_left(answered, monkeypatch, fault):
+    together = trial_child.measure.together
+
+    def failing(session, row, runs, longest_s, *, single):
+        if runs > 2:
+            raise fault
+        return together(session, row, runs, longest_s, single=single)
+
+    monkeypatch.setattr(trial_child.measure, "together", failing)
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert (chosen(line), tried(line)) == ((1, 2), [(1, 1), (1, 2)])
+
+
 @pytest.mark.usefixtures("exact")
 def test_runs_that_take_too_much_memory_are_left(answered, monkeypatch):
     resident = iter(range(0, 2**40, 2**30))
