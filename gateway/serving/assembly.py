@@ -8,6 +8,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -249,17 +250,17 @@ def _with_cache(budget: SessionBudget) -> SessionBudget:
 
 
 def _witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> Callable[[], Tensors | None]:
-    """Return a function for the model's witness. A golden set is read now; other inputs are generated when called."""
+    """Return a function for the model's witness: read now from a golden set, else generated at the first call."""
 
+    @cache
     def read() -> Tensors | None:
         from gateway.serving.runtimes.generate import witness
 
         return witness(manifest, folder, verdict)
 
-    if manifest.golden is None:
-        return read
-    row = read()
-    return lambda: row
+    if manifest.golden is not None:
+        read()
+    return read
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:

@@ -174,13 +174,13 @@ class Runner:
 
     def _works(self) -> bool:
         """Return True if the model answers its witness now, or if it has none."""
-        began_ns = time.monotonic_ns()
         witness = None
-        if self._witness is not None and began_ns >= self._fresh_until_ns:
+        if self._witness is not None and time.monotonic_ns() >= self._fresh_until_ns:
             with suppress(Exception):  # such as for lack of memory: it counts as none
                 witness = self._witness()
         if witness is None:
             return True
+        began_ns = time.monotonic_ns()
         try:
             self._session.run(witness)
         except Exception:  # noqa: BLE001  as in `_run`: any error is the fault of the model

@@ -261,7 +261,12 @@ def test_a_passed_witness_counts_for_ten_times_as_long_as_it_took(
     now_ms = [0.0]
     monkeypatch.setattr("gateway.serving.engine.run.time", SimpleNamespace(monotonic_ns=lambda: int(now_ms[0] * 1e6)))
     session = Timed(1.0)
-    runner = Runner(session, manifest(), lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
+
+    def made() -> Tensors:
+        now_ms[0] += 20.0
+        return {"x": np.full((1, 1), WITNESS, np.float32)}
+
+    runner = Runner(session, manifest(), made)
     plan = RunPlan([ticket()], 1, [])
     assert runner.run(plan).by_caller
     session.failure = RuntimeError("device lost")
