@@ -454,7 +454,7 @@ class RunWatch:
         waits_ns = [left for thread in self._worker.threads if (left := self._left_ns(thread, now_ns)) > 0]
         if waits_ns:
             self.close()  # of a refusal above, which led to a new request
-            self._check_in(min(waits_ns))
+            self._check_in(min(*waits_ns, self._run_limit_ns(1)))  # a run may begin that may take no longer
         elif self._busy():
             self.arm()
 
