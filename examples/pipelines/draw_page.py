@@ -9,7 +9,7 @@ FONT = ImageFont.load_default(28)
 def draw(width: int, height: int, places: list[tuple[int, int]], name: str) -> None:
     """Write a page with a line at each place."""
     page = Image.new("RGB", (width, height), (222, 222, 222))
-    for text, place in zip(LINES, places):
+    for text, place in zip(LINES, places, strict=False):
         line = Image.new("RGB", (320, 44), (222, 222, 222))
         ImageDraw.Draw(line).text((8, 4), text, (20, 20, 20), FONT)
         page.paste(line.rotate(180) if text == LINES[-1] else line, place)

@@ -201,7 +201,7 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
-    if rows := list(_parallel(candidates)):
+    if rows := list(_parallel(candidates, chosen)):
         print()
         print_table(("variant", "threads", "runs at a time", "µs of a run", "runs/s", "MiB"), rows)
     if release.manifest and release.manifest.orientation:
@@ -236,11 +236,11 @@ def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
             yield f"{candidate.variant.name}: {remark}"
 
 
-def _parallel(candidates: Sequence[Candidate]) -> Iterator[tuple[str, ...]]:
+def _parallel(candidates: Sequence[Candidate], chosen: Candidate | None) -> Iterator[tuple[str, ...]]:
     """Yield what was measured of threads and runs at a time, with a mark at those that serve."""
     for candidate in candidates:
         for tried in candidate.verdict.parallel if candidate.verdict else ():
-            serves = (tried.threads, tried.runs) == (candidate.threads, candidate.runs)
+            serves = candidate is chosen and (tried.threads, tried.runs) == (candidate.threads, candidate.runs)
             figures = (
                 f"{tried.run_us:.0f}",
                 f"{1e6 / max(1e-3, tried.busy_us):.1f}",
