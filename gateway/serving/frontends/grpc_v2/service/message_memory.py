@@ -53,7 +53,9 @@ class MessageMemory:
         if whole is None:
             whole = np.empty(size + ALIGNED_BYTES, np.uint8)
         start = -(whole.ctypes.data + lead) % ALIGNED_BYTES
-        memory = whole[start : start + size]  # every view of it holds this object, not `whole`
+        # The base of a numpy view is the array that owns the data, however many views are between: a view of a slice
+        # would hold `whole`. A memoryview ends this search, so that every view holds `memory`.
+        memory = np.frombuffer(whole.data[start : start + size], np.uint8)
         reference = weakref.ref(memory, self._freed)  # weakref.finalize costs 3 µs more
         self._used[id(reference)] = reference, whole, share
         return memory.data, share
