@@ -466,6 +466,22 @@ async def test_what_follows_a_large_body_waits_for_its_answer(opened: list[Infer
 
 
 @pytest.mark.asyncio
+async def test_what_follows_a_large_body_is_not_counted_in_it(
+    opened: list[InferExchange | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    hold = InferExchange.hold
+    monkeypatch.setattr(InferExchange, "hold", lambda self, size: held.append(size) or hold(self, size))  # type: ignore[func-returns-value]
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(post(body=LARGE) + asked(2) * 50)
+        assert (await answer(reader))[0] == 200
+        assert value_of((await answer(reader))[1]) == 2
+        assert (len(opened), sum(held)) == (1, len(LARGE))
+        writer.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("settings", "body", "target", "status"),
     [

@@ -269,14 +269,13 @@ class DirectConnection(HttpConnection):
 
     def _fill(self, upload: IncomingRequest, data: bytes) -> None:
         """Receive the next part of a large body. What follows it waits."""
-        surplus = len(upload.body) + len(data) - upload.size
-        if not upload.hold(len(data)):
+        part = data[: upload.size - len(upload.body)]
+        if not upload.hold(len(part)):
             self._leave(upload, data)
-        elif surplus < 0:
-            upload.body += data
-        else:
-            upload.body += data[: len(data) - surplus]
-            self._early = data[len(data) - surplus :]
+            return
+        upload.body += part
+        if len(upload.body) == upload.size:
+            self._early = data[len(part) :]
             self._set_split(None)
             self._upload, self._exchange = None, upload
             upload.begin_received()
