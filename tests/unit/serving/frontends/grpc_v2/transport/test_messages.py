@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,21 @@ async def test_memory_is_kept_and_counted_until_no_array_over_it_is_left(
     assert not array.any()
     del array
     assert room.used_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_other_threads_may_be_the_last_to_hold_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, threads = message_memory_of(100 * message_memory.LARGE_BYTES), set[int]()
+    give = room.pool.give
+    monkeypatch.setattr(type(room.pool), "give", lambda _, *key, **how: threads.add(get_ident()) or give(*key, **how))
+    for size in (1000, message_memory.LARGE_BYTES):
+        held = [room.take(size, 0, CallInfo(), filled=size)[0]]
+        await asyncio.to_thread(held.clear)
+    await asyncio.sleep(0)
+    assert room.used_bytes == 0
+    assert threads == {get_ident()}
+    assert len(room._spare) == 1
+    room._drop()
 
 
 # ---- putting together ------------------------------------------------------------------------------------------------
