@@ -217,7 +217,7 @@ class ServableStatistics:
         self.inferences += rows_run
         self.executions += len(runs)
         self.lanes["inline"] = self.lanes.get("inline", 0) + len(runs)
-        self.last_inference_ms = (epoch_ns + ended) // 1_000_000
+        self.last_inference_ms = max(self.last_inference_ms, (epoch_ns + ended) // 1_000_000)  # others ran meanwhile
         self.queue.add(waited, requests)
         self.compute_input.add(inputs, requests)
         self.compute_infer.add(infers, requests)

@@ -36,7 +36,6 @@ class Staging:
         *,
         open_pipeline: Callable[[Release], Awaitable[ModelTarget]],
     ) -> None:
-        self._open_pipeline = open_pipeline
         self._registry, self._fitting, self._leases = registry, fitting, leases
         self._open_pipeline = open_pipeline
         self._settings, self._publish = settings, publish

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.common.wire.parser import Parser
 from gateway.serving.frontends.http import direct
-from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, RequestHead
+from gateway.serving.frontends.http.direct import BODY_BYTES, HEAD_BYTES, UPLOAD_BYTES, DirectConnection, RequestHead
 from gateway.serving.frontends.peer import Peer
 from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference, InferExchange
 from gateway.serving.frontends.rest_v2.requests import WHOLE_BYTES
@@ -422,6 +423,36 @@ async def test_large_bodies_are_direct_and_answered_as_usual(
 
 
 @pytest.mark.asyncio
+async def test_a_body_takes_the_memory_of_what_was_received_and_is_counted(
+    opened: list[InferExchange | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gateway.serving.frontends.http.connection.peer_of", lambda _: Peer("192.0.2.7")
+    )  # callers on this device reserve
+    async with serving() as gateway:
+        pool, writers = gateway.frontend.request_bytes, list[asyncio.StreamWriter]()
+        tracemalloc.start()
+        for count in range(1, 9):
+            writers.append((await gateway.connect())[1])
+            writers[-1].write(post(body=b"").replace(b"Length: 0", b"Length: %d" % UPLOAD_BYTES))
+            while len(opened) < count:
+                await asyncio.sleep(0.01)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert all(opened)
+        assert (pool.used, peak_bytes < UPLOAD_BYTES) == (0, True)
+        for writer in writers:
+            writer.write(bytes(300_000))
+        while pool.used < len(writers) * 300_000:
+            await asyncio.sleep(0.01)
+        assert [len(each.body) for each in opened if each is not None] == [300_000] * len(writers)
+        for writer in writers:
+            writer.transport.abort()
+        while not nothing_is_held(gateway):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
 async def test_what_follows_a_large_body_waits_for_its_answer(opened: list[InferExchange | None]) -> None:
     async with serving() as gateway:
         reader, writer = await gateway.connect()
@@ -431,6 +462,22 @@ async def test_what_follows_a_large_body_waits_for_its_answer(opened: list[Infer
         assert json.loads((await answer(reader))[1]) == {"live": True}
         assert (await answer(reader))[0] == 200
         assert value_of((await answer(reader))[1]) == 3
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_large_body_is_not_counted_in_it(
+    opened: list[InferExchange | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    hold = InferExchange.hold
+    monkeypatch.setattr(InferExchange, "hold", lambda self, size: held.append(size) or hold(self, size))  # type: ignore[func-returns-value]
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(post(body=LARGE) + asked(2) * 50)
+        assert (await answer(reader))[0] == 200
+        assert value_of((await answer(reader))[1]) == 2
+        assert (len(opened), sum(held)) == (1, len(LARGE))
         writer.close()
 
 

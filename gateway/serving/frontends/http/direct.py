@@ -22,7 +22,7 @@ from gateway.serving.frontends.http.connection import HttpConnection
 HEAD_BYTES = 4096
 """Largest head of a direct request."""
 BODY_BYTES = 64 * 1024
-"""Largest body that waits for its end in as many bytes as what arrives early. For a larger one, memory is reserved."""
+"""Largest body that waits for its end in as many bytes as what arrives early. A larger one is counted as it comes."""
 UPLOAD_BYTES = 16 * 1024 * 1024
 """Largest body of a direct request."""
 SPLIT_S = 1.0
@@ -68,6 +68,9 @@ class IncomingRequest(Exchange, Protocol):
     """A direct request whose body is coming. `cancel` releases what it holds."""
 
     body: bytearray
+    """Part of the body that has come: memory that is only announced is not allocated."""
+    size: int
+    """Size of the whole body."""
 
     def hold(self, size: int) -> bool:
         """Count `size` more bytes that have come. Return False if they would be refused."""
@@ -118,7 +121,6 @@ class DirectConnection(HttpConnection):
         """Bytes that wait: the beginning of a request, or what came while one was answered."""
         self._exchange: Exchange | None = None
         self._upload: IncomingRequest | None = None
-        self._uploaded = 0
         self._split: asyncio.TimerHandle | None = None
         self._keeping: asyncio.TimerHandle | None = None
         self._used_s = 0.0
@@ -261,29 +263,26 @@ class DirectConnection(HttpConnection):
         self._bound_waiting(None)
         self._bound_reads(LARGE_READ_BYTES)
         self._set_split(SPLIT_S)
-        self._upload, self._uploaded = upload, 0
+        self._upload = upload
         self._fill(upload, data[begin:])
         return True
 
     def _fill(self, upload: IncomingRequest, data: bytes) -> None:
         """Receive the next part of a large body. What follows it waits."""
-        end = self._uploaded + len(data)
-        surplus = end - len(upload.body)
-        if not upload.hold(len(data)):
+        part = data[: upload.size - len(upload.body)]
+        if not upload.hold(len(part)):
             self._leave(upload, data)
-        elif surplus < 0:
-            upload.body[self._uploaded : end] = data
-            self._uploaded = end
-        else:
-            upload.body[self._uploaded :] = data[: len(data) - surplus]
-            self._early = data[len(data) - surplus :]
+            return
+        upload.body += part
+        if len(upload.body) == upload.size:
+            self._early = data[len(part) :]
             self._set_split(None)
             self._upload, self._exchange = None, upload
             upload.begin_received()
 
     def _leave(self, upload: IncomingRequest, data: bytes) -> None:
         """Let a request whose body is coming take the usual way, with its limits."""
-        received = self._head.text + upload.body[: self._uploaded] + data
+        received = self._head.text + upload.body + data
         upload.cancel()
         self._set_split(None)
         self._upload, self._unparsed = None, False

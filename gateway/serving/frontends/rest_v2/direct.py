@@ -197,6 +197,7 @@ class InferExchange:
         "_task",
         "body",
         "over",
+        "size",
     )
 
     def __init__(self, direct: DirectInference, connection: DirectConnection, route: HeadProperties) -> None:
@@ -223,7 +224,10 @@ class InferExchange:
             self.fail(error)
 
     def open(self, size: int) -> bool:
-        """Take place and memory for a body that is still to come. Return False, uncounted, if it would be refused."""
+        """Take a place for a body that is still to come, and reserve its memory for a caller on this device.
+
+        Return False, uncounted, if it would be refused.
+        """
         direct, ports, (model, version) = self._direct, self._direct.ports, self._route.names
         peer = self._connection.peer
         try:
@@ -243,7 +247,7 @@ class InferExchange:
         self._admitted = admitted
         if peer.local:  # as `BodyReader.read` does
             self._lease.reserve(size)
-        self.body = bytearray(size)
+        self.body, self.size = bytearray(), size
         return True
 
     def hold(self, size: int) -> bool:

@@ -33,3 +33,9 @@ def test_runs_counted_together(counted: list[tuple[int, list[int], int, int, int
         alone.answered(came, answered)
         alone.executed(len(came), rows * len(came), times, "inline")
     assert together == alone
+
+
+def test_runs_that_are_counted_late_do_not_set_the_last_inference_back() -> None:
+    counted = ServableStatistics("m", "1", last_inference_ms=EPOCH_NS // 10**6 + 5)
+    counted.count_inline([(1, [0], 0, 1, 2, 3, 4)], EPOCH_NS)
+    assert counted.last_inference_ms == EPOCH_NS // 10**6 + 5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
+from contextlib import suppress
 
 import numpy as np
 
@@ -26,7 +28,8 @@ class MessageMemory:
     """Memory of messages over all connections.
 
     It is counted as it fills, and until no code holds it: in transit, in a queue, in a run. Memory that is only
-    announced costs its sender nothing, and takes nothing from others.
+    announced costs its sender nothing, and takes nothing from others. Any thread may be the last one to hold it: it is
+    counted as free on the thread of the event loop in which this object was made.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -34,6 +37,10 @@ class MessageMemory:
         self._used: dict[int, tuple[weakref.ref[Array], Array, MemoryShare]] = {}
         self._spare: list[Array] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.get_ident()
+        with suppress(RuntimeError):  # no event loop, and no other thread
+            self._loop = asyncio.get_running_loop()
 
     @property
     def used_bytes(self) -> int:
@@ -53,7 +60,9 @@ class MessageMemory:
         if whole is None:
             whole = np.empty(size + ALIGNED_BYTES, np.uint8)
         start = -(whole.ctypes.data + lead) % ALIGNED_BYTES
-        memory = whole[start : start + size]  # every view of it holds this object, not `whole`
+        # The base of a numpy view is the array that owns the data, however many views are between: a view of a slice
+        # would hold `whole`. A memoryview ends this search, so that every view holds `memory`.
+        memory = np.frombuffer(whole.data[start : start + size], np.uint8)
         reference = weakref.ref(memory, self._freed)  # weakref.finalize costs 3 µs more
         self._used[id(reference)] = reference, whole, share
         return memory.data, share
@@ -65,8 +74,16 @@ class MessageMemory:
         return None if (place := next(places, None)) is None else self._spare.pop(place)
 
     def _freed(self, memory: weakref.ref[Array]) -> None:
-        """Count memory as free, on the thread that used it last. Keep it until the next `_drop`."""
+        """Count memory as free. The thread that used it last may be one of a model."""
         _, whole, share = self._used.pop(id(memory))
+        if self._loop is None or threading.get_ident() == self._thread:
+            self._count_free(whole, share)
+            return
+        with suppress(RuntimeError):  # the event loop is closed: nothing is counted any more
+            self._loop.call_soon_threadsafe(self._count_free, whole, share)
+
+    def _count_free(self, whole: Array, share: MemoryShare) -> None:
+        """Count memory as free, and keep it until the next `_drop` if it is large."""
         share.free()
         is_large = whole.size > LARGE_BYTES and self._timer is not None
         if is_large and sum(each.size for each in self._spare) + whole.size <= SPARE_BYTES:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import struct
 import zlib
 from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +87,48 @@ async def test_memory_of_large_messages_is_used_again_once_no_view_is_left() -> 
     del late
     assert not room._spare, "nothing would return it to the system"
     assert not room.used_bytes
+
+
+@pytest.mark.parametrize("size", [1000, message_memory.LARGE_BYTES])
+@pytest.mark.parametrize(
+    "viewed",
+    [
+        lambda memory: np.ndarray((4, 5), np.float32, memory, 16),
+        lambda memory: np.ndarray((4, 5), np.float32, memory[16:96])[1:3].reshape(5, 2),
+        lambda memory: np.frombuffer(memory[16:96], np.float32).reshape(4, 5)[:, 1:],
+        lambda memory: np.asarray(memory)[16:96].view(np.float32),
+    ],
+)
+@pytest.mark.asyncio
+async def test_memory_is_kept_and_counted_until_no_array_over_it_is_left(
+    viewed: Callable[[memoryview], np.ndarray[Any, Any]], size: int
+) -> None:
+    room = message_memory_of(100 * message_memory.LARGE_BYTES)
+    memory, _ = room.take(size, 0, CallInfo(), filled=size)
+    memory[:] = bytes(size)
+    array = viewed(memory)
+    del memory
+    other, _ = room.take(size, 0, CallInfo())
+    other[:] = b"\1" * size
+    assert room.used_bytes == size + MESSAGE_BYTES
+    assert not array.any()
+    del array
+    assert room.used_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_other_threads_may_be_the_last_to_hold_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, threads = message_memory_of(100 * message_memory.LARGE_BYTES), set[int]()
+    give = room.pool.give
+    monkeypatch.setattr(type(room.pool), "give", lambda _, *key, **how: threads.add(get_ident()) or give(*key, **how))
+    for size in (1000, message_memory.LARGE_BYTES):
+        held = [room.take(size, 0, CallInfo(), filled=size)[0]]
+        await asyncio.to_thread(held.clear)
+    await asyncio.sleep(0)
+    assert room.used_bytes == 0
+    assert threads == {get_ident()}
+    assert len(room._spare) == 1
+    room._drop()
 
 
 # ---- putting together ------------------------------------------------------------------------------------------------
