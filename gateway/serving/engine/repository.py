@@ -80,6 +80,8 @@ class ModelRepository:
             replace=self._replace_later,
         )
         self._replacing: set[asyncio.Task[None]] = set()
+        self._misfits = dict[tuple[str, str], Release]()
+        """Pipelines that were refused, by name and version. A change of their models may mend them."""
         self._retrying: asyncio.Task[None] | None = None
         self.decided: Callable[[], None] = lambda: None
         """Callback after a later attempt of an undecided release served or refused it."""
@@ -327,6 +329,7 @@ class ModelRepository:
     async def _bring_up_all(self, releases: Sequence[Release]) -> None:
         """Load several releases at once. All that have to be loaded are listed from the beginning."""
         releases = list({(release.name, release.version): release for release in releases}.values())
+        pipelines = list[Release]()
         for release in releases:
             entry = self._registry.entry(release.name)
             if not entry.record(release.version).serves(release):
@@ -335,26 +338,37 @@ class ModelRepository:
         try:
             models = [release for release in releases if release.pipeline is None]
             await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
-            for pipeline in self._pipelines(releases):
+            pipelines = self._pipelines(releases)
+            for pipeline in pipelines:
                 await self._bring_up(pipeline)
             tried = list[Release]()
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])
         finally:
-            for release in releases:
+            for release in (*releases, *pipelines):
                 self._give_up(release)
 
     def _pipelines(self, releases: Sequence[Release]) -> list[Release]:
-        """Return the pipelines among the releases, and those that wait for one of them, after those that they run."""
+        """Return the pipelines among the releases, and those that wait for one of them, after those that they run.
+
+        Those that were refused wait for a change of their models, too.
+        """
         named = {release.name for release in releases}
         found = [release for release in releases if release.pipeline]
-        waiting = [retry.release for retry in self._retries()]
-        found += [
+        given = {(release.name, release.version) for release in found}
+        waiting = [
+            one
+            for one in (*(retry.release for retry in self._retries()), *self._misfits.values())
+            if (one.name, one.version) not in given
+        ]
+        while more := [
             one
             for one in waiting
             if one not in found and one.pipeline and any(model in named for model, _ in one.pipeline.models)
-        ]
+        ]:
+            found += more
+            named |= {one.name for one in more}
         ordered = list[Release]()
         while found:
             left = {release.name for release in found}
@@ -369,6 +383,8 @@ class ModelRepository:
         record = entry.record(release.version)
         if record.is_loading:
             stage = Attempt.UNDECIDED if record.retry else Attempt.NONE
+            if record.attempt is Attempt.RUNNING and (release.name, release.version) in self._misfits:
+                stage = Attempt.REFUSED
             entry.note(release.version, attempted(record, stage, record.reason, record.retry))
         self._registry.tidy(release.name)
 
@@ -377,6 +393,7 @@ class ModelRepository:
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
         if record.serving is not None and record.serves(release) and record.serving.target.fits:
+            self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
@@ -386,6 +403,7 @@ class ModelRepository:
         try:
             servable = self._staging.staged(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
+            self._misfits.pop((release.name, version), None)
             if isinstance(error, VariantError) and error.transient:
                 entry.note(version, undecided(entry.record(version), release, str(error), time.monotonic_ns()))
                 self._publish(
@@ -394,11 +412,14 @@ class ModelRepository:
             else:
                 self._refuse(release, str(error))
         else:
+            self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
             old = self._serve(LoadedVersion(release, servable), committed=release.signed)
             await asyncio.shield(self._retire(old))  # an interrupted attempt must not leave it open
 
     def _refuse(self, release: Release, reason: str) -> None:
+        if release.pipeline:
+            self._misfits[release.name, release.version] = release
         self._registry.entry(release.name).attempt(release.version, Attempt.REFUSED, reason)
         is_version = release.version != NO_VERSION
         refusal = ModelRefused(release.name, release.version, reason)
@@ -430,6 +451,7 @@ class ModelRepository:
         return old
 
     def _withdraw(self, model: str, version: str, reason: str = "") -> ModelTarget | None:
+        self._misfits.pop((model, version), None)
         entry = self._registry.entry(model)
         before, servable = entry.route, entry.withdraw(version, reason)
         self._leases.settle(model, before, f"version {version} is gone")
