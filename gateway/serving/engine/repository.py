@@ -341,6 +341,10 @@ class ModelRepository:
             pipelines = self._pipelines(releases)
             for pipeline in pipelines:
                 await self._bring_up(pipeline)
+            for ring in self._rings():
+                names = " → ".join(one.name for one in (*ring, ring[0]))
+                for one in ring:
+                    self._refuse(one, f"pipelines run each other: {names}; take one of these steps out")
             tried = list[Release]()
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
@@ -373,9 +377,34 @@ class ModelRepository:
         while found:
             left = {release.name for release in found}
             first = [one for one in found if one.pipeline and not left & {model for model, _ in one.pipeline.models}]
-            ordered += first or found  # those that run each other are refused when they are opened
+            ordered += first or found  # those that run each other are refused afterwards (`_rings`)
             found = [one for one in found if one not in ordered]
         return ordered
+
+    def _rings(self) -> list[list[Release]]:
+        """Return the undecided pipelines that wait for each other, each in the order in which they run."""
+        left = {retry.release.name: retry.release for retry in self._retries() if retry.release.pipeline}
+        rings = list[list[Release]]()
+        while left:
+            path = [next(iter(left.values()))]
+            while (after := self._awaited(path[-1], left)) is not None and after not in path:
+                path.append(after)
+            ring = path[path.index(after) :] if after is not None else path[-1:]  # or one that waits for none of them
+            rings += [ring] if after is not None else []
+            for one in ring:
+                del left[one.name]
+        return rings
+
+    def _awaited(self, release: Release, others: Mapping[str, Release]) -> Release | None:
+        """Return the one of `others` that a pipeline runs, and that does not serve."""
+        for model, version in release.pipeline.models if release.pipeline else ():
+            other = others.get(model)
+            if other is not None and version in {"", other.version}:
+                try:
+                    self._registry.find(model, version)
+                except RequestError:
+                    return other
+        return None
 
     def _give_up(self, release: Release) -> None:
         """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
