@@ -200,9 +200,11 @@ class ModelRepository:
             self._staging.close()
             self._leases.close()
             self._comparing.close()
-            pipelines = [each.target for each in self._serving() if each.release.pipeline]
-            await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
-            servables = [target for target in self._registry.targets() if target not in pipelines]
+            held = [each for one in self._registry.records() for each in (one.serving, one.staged) if each]
+            for level in outer_first([each.release for each in held if each.release.pipeline]):
+                pipelines = [each.target for each in held if each.release in level]
+                await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
+            servables = [each.target for each in held if not each.release.pipeline]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
 
@@ -308,8 +310,9 @@ class ModelRepository:
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
         gone = self._registry.listed() - wanted
-        users = {(each.release.name, each.release.version) for each in self._serving() if each.release.pipeline}
-        for name, version in (*(gone & users), *(gone - users)):  # a pipeline finishes while its models serve
+        levels = outer_first([each.release for each in self._serving() if each.release.pipeline])
+        users = [key for level in levels for each in level if (key := (each.name, each.version)) in gone]
+        for name, version in (*users, *(gone - set(users))):  # a pipeline finishes while those that it runs serve
             if name not in kept and only in {"", name}:
                 await self._retire(self._withdraw(name, version))
                 self._registry.entry(name).forget(version)
@@ -513,6 +516,16 @@ class ModelRepository:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
             await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
+
+
+def outer_first(pipelines: Sequence[Release]) -> list[list[Release]]:
+    """Return pipelines in levels: each level is run by those before it only. Those that run each other are the last."""
+    levels, left = list[list[Release]](), list(pipelines)
+    while left:
+        run = {model for one in left if one.pipeline for model, _ in one.pipeline.models}
+        levels.append([one for one in left if one.name not in run] or left)
+        left = [one for one in left if one not in levels[-1]]
+    return levels
 
 
 async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:

@@ -87,6 +87,30 @@ async def test_pipelines_run_pipelines() -> None:
     assert await y(rig, "outer") == 106
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_is_under_way_in_nested_pipelines_is_answered_before_they_close(*, gone: bool) -> None:
+    rig = PipelineRig(slow=("m",))
+    rig.model("m", lambda of: {"y": of["x"] + 1}, (spec("x"),), (spec("y"),))
+    two = ONE.replace("[output]", '[[step]]\nname = "two"\nmodel = "{run}"\nof = "one.y"\n[output]').replace(
+        "one.y{more}", "two.y"
+    )
+    rig.pipeline(two.format(run="m"), "a")
+    rig.pipeline(two.format(run="a"), "b")
+    rig.pipeline(two.format(run="b"), "c")
+    await rig.begin()
+    gate = rig.session_of("m").gate
+    gate.clear()
+    asked = [asyncio.create_task(y(rig, name)) for name in "abc"]
+    await asyncio.sleep(0.05)
+    rig.pipelines.clear()
+    rig.manifests.clear()
+    ending = asyncio.create_task(rig.begin() if gone else rig.repository.close())
+    await asyncio.sleep(0.05)
+    gate.set()
+    await ending
+    assert await asyncio.gather(*asked) == [3, 4, 5]
+
+
 async def test_pipelines_that_run_each_other_are_refused_with_their_names() -> None:
     rig = rig_with_m()
     for name, run in (("a", "b"), ("b", "c"), ("c", "a"), ("user", "a"), ("alone", "m")):
