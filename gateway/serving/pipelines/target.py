@@ -117,6 +117,8 @@ class PipelineTarget:
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
         self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
+        self._misfit: tuple[list[ModelManifest], str] = [], ""
+        """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
         self._plan = self._planned()
         self.manifest = self.declared = self._plan.manifest
         self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))
@@ -324,15 +326,23 @@ class PipelineTarget:
         if all(self._fits(run) for run in self._plan.models):
             return self._plan
         try:
-            fresh = self._planned()
+            manifests = [self.find(*named).manifest for named in self._pipeline.models]
+            self._plan = self._replanned(manifests)
         except RequestError as error:
             raise self._away(error.message, error) from error
         except ConfigurationError as error:
+            self._misfit = manifests, str(error)
             raise self._away(f"a model was replaced: {error}") from error
+        return self._plan
+
+    def _replanned(self, manifests: Sequence[ModelManifest]) -> Plan:
+        """Return a plan for models that were replaced. Raises ConfigurationError if they do not fit."""
+        known, words = self._misfit
+        if len(known) == len(manifests) and all(a is b for a, b in zip(known, manifests, strict=True)):
+            raise ConfigurationError(words)
+        fresh = self._planned()
         if fresh.manifest != self.manifest:
-            words = "a model was replaced, and the inputs or outputs change; it is being loaded again"
-            raise self._away(words) from ConfigurationError(words)
-        self._plan = fresh
+            raise ConfigurationError("the inputs or outputs change; it is being loaded again")
         return fresh
 
     def _fits(self, run: ModelRun) -> bool:

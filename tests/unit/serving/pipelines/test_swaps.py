@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gateway.common.domain.errors import RequestError
 from gateway.common.domain.release import Release
+from gateway.serving.pipelines import target
+from gateway.serving.pipelines.plan import Plan, plan
 from tests.simulators.engine_rig import release
 from tests.simulators.examples import examples
 from tests.simulators.pipelines import PipelineRig, asked, spec
@@ -99,3 +103,32 @@ async def test_a_refused_pipeline_that_is_gone_is_not_tried_again() -> None:
     misfit(rig, 4, "d3")
     await follow_models(rig)
     assert [entry.name for entry in rig.repository.index()] == ["m"]
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_that_does_not_fit_any_more_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, planned = PipelineRig(), list[str]()
+    misfit(rig, 4, "d1")
+    rig.pipeline(CHAIN + '[output]\ny = "s3.y"\n')
+    await rig.begin()
+
+    def counted(*given: Any) -> Plan:
+        planned.append("once")
+        return plan(*given)
+
+    monkeypatch.setattr(target, "plan", counted)
+    x, words = np.ones((1, 4), np.float32), list[str]()
+    for digest in ("d2", "d3"):
+        misfit(rig, 5, digest)
+        await rig.begin()
+        planned.clear()
+        for _ in range(3):
+            with pytest.raises(RequestError) as caught:
+                await rig.ask({"x": x}, "y")
+            words.append(caught.value.message)
+        assert len(planned) <= 1
+    assert set(words) == {words[0]}
+    assert "a model was replaced: pipeline.toml:" in words[0]
+    misfit(rig, 4, "d4")
+    await rig.begin()
+    assert (await rig.ask({"x": x}, "y"))["y"].shape == (1, 4)
