@@ -55,7 +55,8 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     try:
         target = PipelineTarget(pipeline, find, galleries.__getitem__, context, signed=release.signed)
     except RequestError as error:
-        raise VariantError(f"a model that it runs does not serve: {error.message}", transient=True) from error
+        words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
+        raise VariantError(words, remedy=remedy, transient=True) from error
     if old is not None and old.manifest == target.manifest:
         target.count_in(old.statistics)
     return target

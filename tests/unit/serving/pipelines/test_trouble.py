@@ -100,6 +100,14 @@ async def test_a_pipeline_waits_for_a_model_that_is_not_there_yet() -> None:
     assert await y(rig) == 8
 
 
+async def test_a_fallback_does_not_help_at_the_start() -> None:
+    rig = PipelineRig()
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(TWO.format(more="fallback = { y = -1 }"))
+    await rig.begin()
+    assert "Request for unknown model: 'second' is not found; add or mend that model; next attempt" in rig.reason()
+
+
 async def test_a_step_with_a_fallback_needs_no_model() -> None:
     rig = await two_steps(more="fallback = { y = -1 }")
     rig.manifests.pop("second")
