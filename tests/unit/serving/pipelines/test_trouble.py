@@ -100,6 +100,20 @@ async def test_a_pipeline_waits_for_a_model_that_is_not_there_yet() -> None:
     assert await y(rig) == 8
 
 
+async def test_the_time_of_failed_runs_is_counted() -> None:
+    rig = await two_steps(slow=("second",))
+    session = rig.session_of("second")
+    session.failure, before = RuntimeError("broken"), rig.target().steps[1].ns
+    session.gate.clear()
+    asked = asyncio.create_task(refusal(rig))
+    await asyncio.sleep(0.05)
+    session.gate.set()
+    await asked
+    statistics = rig.target().steps[1]
+    assert (statistics.runs, statistics.failures, before) == (1, 1, 0)
+    assert 0.04 < statistics.ns / 1e9 < 5
+
+
 async def test_a_fallback_does_not_help_at_the_start() -> None:
     rig = PipelineRig()
     rig.model("first", add_one, X, Y)
