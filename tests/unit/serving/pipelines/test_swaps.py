@@ -129,6 +129,7 @@ async def test_a_pipeline_that_does_not_fit_any_more_is_planned_once(monkeypatch
         assert len(planned) <= 1
     assert set(words) == {words[0]}
     assert "a model was replaced: pipeline.toml:" in words[0]
+    assert rig.reason().startswith("it is refused with the models that serve now: pipeline.toml:")
     misfit(rig, 4, "d4")
     await rig.begin()
     assert (await rig.ask({"x": x}, "y"))["y"].shape == (1, 4)
