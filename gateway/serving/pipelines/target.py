@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,7 @@ class PipelineTarget:
         if len(self._under_way) < self._queue.requests:
             return
         words = f"pipeline '{self.manifest.name}' has as many requests under way as it may"
-        other, most = self._callers.most_common(1)[0]
+        other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
         urgency = request.priority or self._queue.priority
         newest = (
             passage
