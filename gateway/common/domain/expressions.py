@@ -10,7 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LENGTH_LIMIT_CHARS = 1_000
 DEPTH_LIMIT = 30
@@ -41,7 +41,7 @@ class Expression:
     """Expression: its text, its tree, and the columns (`step`, `column`) and bare names that it reads."""
 
     text: str
-    tree: ast.expr
+    tree: ast.expr = field(compare=False)  # trees are equal by identity only; the text says the same
     columns: tuple[tuple[str, str], ...]
     names: tuple[str, ...]
 

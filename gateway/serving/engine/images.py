@@ -136,13 +136,6 @@ def open_image(content: bytes, where: str, settings: EngineSettings) -> Image.Im
     return _open(content, Preprocess(IMAGE_FORMATS), where, settings.image_pixels).image
 
 
-def image_of(pixels: Array) -> Image.Image:
-    """Return pixels [height, width, 3] as an image."""
-    from PIL import Image
-
-    return Image.fromarray(np.ascontiguousarray(pixels))
-
-
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
     """Return parts of images as a tensor [n, …] for an input that declares its preprocessing, and their places in it.
 

@@ -282,7 +282,12 @@ def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:
     record, reason = entry.record(version), entry.record(version).obstacle(time.monotonic_ns())
     if version in entry.reachable:
         kind = "undecided" if record.retry else "refused"
-        return IndexEntry(name, version, "READY", record.reason and f"a newer file is {kind}: {record.reason}")
+        held, retry = record.serving, record.retry
+        is_same = held is not None and (
+            record.serves(retry.release) if retry else bool(reason) and not held.target.fits
+        )
+        words = f"it is {kind} with the models that serve now" if is_same else f"a newer file is {kind}"
+        return IndexEntry(name, version, "READY", record.reason and f"{words}: {record.reason}")
     return IndexEntry(name, version, "LOADING" if record.is_loading else "UNAVAILABLE", reason)
 
 

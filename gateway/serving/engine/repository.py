@@ -80,6 +80,8 @@ class ModelRepository:
             replace=self._replace_later,
         )
         self._replacing: set[asyncio.Task[None]] = set()
+        self._misfits = dict[tuple[str, str], Release]()
+        """Pipelines that were refused, by name and version. A change of their models may mend them."""
         self._retrying: asyncio.Task[None] | None = None
         self.decided: Callable[[], None] = lambda: None
         """Callback after a later attempt of an undecided release served or refused it."""
@@ -198,9 +200,11 @@ class ModelRepository:
             self._staging.close()
             self._leases.close()
             self._comparing.close()
-            pipelines = [each.target for each in self._serving() if each.release.pipeline]
-            await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
-            servables = [target for target in self._registry.targets() if target not in pipelines]
+            held = [each for one in self._registry.records() for each in (one.serving, one.staged) if each]
+            for level in outer_first([each.release for each in held if each.release.pipeline]):
+                pipelines = [each.target for each in held if each.release in level]
+                await asyncio.gather(*(pipeline.close(self._settings.drain_s) for pipeline in pipelines))
+            servables = [each.target for each in held if not each.release.pipeline]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
 
@@ -306,8 +310,9 @@ class ModelRepository:
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
         gone = self._registry.listed() - wanted
-        users = {(each.release.name, each.release.version) for each in self._serving() if each.release.pipeline}
-        for name, version in (*(gone & users), *(gone - users)):  # a pipeline finishes while its models serve
+        levels = outer_first([each.release for each in self._serving() if each.release.pipeline])
+        users = [key for level in levels for each in level if (key := (each.name, each.version)) in gone]
+        for name, version in (*users, *(gone - set(users))):  # a pipeline finishes while those that it runs serve
             if name not in kept and only in {"", name}:
                 await self._retire(self._withdraw(name, version))
                 self._registry.entry(name).forget(version)
@@ -327,6 +332,7 @@ class ModelRepository:
     async def _bring_up_all(self, releases: Sequence[Release]) -> None:
         """Load several releases at once. All that have to be loaded are listed from the beginning."""
         releases = list({(release.name, release.version): release for release in releases}.values())
+        pipelines = list[Release]()
         for release in releases:
             entry = self._registry.entry(release.name)
             if not entry.record(release.version).serves(release):
@@ -335,33 +341,73 @@ class ModelRepository:
         try:
             models = [release for release in releases if release.pipeline is None]
             await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
-            for pipeline in self._pipelines(releases):
+            pipelines = self._pipelines(releases)
+            for pipeline in pipelines:
                 await self._bring_up(pipeline)
+            for ring in self._rings():
+                names = " → ".join(one.name for one in (*ring, ring[0]))
+                for one in ring:
+                    self._refuse(one, f"pipelines run each other: {names}; take one of these steps out")
             tried = list[Release]()
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])
         finally:
-            for release in releases:
+            for release in (*releases, *pipelines):
                 self._give_up(release)
 
     def _pipelines(self, releases: Sequence[Release]) -> list[Release]:
-        """Return the pipelines among the releases, and those that wait for one of them, after those that they run."""
+        """Return the pipelines among the releases, and those that wait for one of them, after those that they run.
+
+        Those that were refused wait for a change of their models, too.
+        """
         named = {release.name for release in releases}
         found = [release for release in releases if release.pipeline]
-        waiting = [retry.release for retry in self._retries()]
-        found += [
+        given = {(release.name, release.version) for release in found}
+        waiting = [
+            one
+            for one in (*(retry.release for retry in self._retries()), *self._misfits.values())
+            if (one.name, one.version) not in given
+        ]
+        while more := [
             one
             for one in waiting
             if one not in found and one.pipeline and any(model in named for model, _ in one.pipeline.models)
-        ]
+        ]:
+            found += more
+            named |= {one.name for one in more}
         ordered = list[Release]()
         while found:
             left = {release.name for release in found}
             first = [one for one in found if one.pipeline and not left & {model for model, _ in one.pipeline.models}]
-            ordered += first or found  # those that run each other are refused when they are opened
+            ordered += first or found  # those that run each other are refused afterwards (`_rings`)
             found = [one for one in found if one not in ordered]
         return ordered
+
+    def _rings(self) -> list[list[Release]]:
+        """Return the undecided pipelines that wait for each other, each in the order in which they run."""
+        left = {retry.release.name: retry.release for retry in self._retries() if retry.release.pipeline}
+        rings = list[list[Release]]()
+        while left:
+            path = [next(iter(left.values()))]
+            while (after := self._awaited(path[-1], left)) is not None and after not in path:
+                path.append(after)
+            ring = path[path.index(after) :] if after is not None else path[-1:]  # or one that waits for none of them
+            rings += [ring] if after is not None else []
+            for one in ring:
+                del left[one.name]
+        return rings
+
+    def _awaited(self, release: Release, others: Mapping[str, Release]) -> Release | None:
+        """Return the one of `others` that a pipeline runs, and that does not serve."""
+        for model, version in release.pipeline.models if release.pipeline else ():
+            other = others.get(model)
+            if other is not None and version in {"", other.version}:
+                try:
+                    self._registry.find(model, version)
+                except RequestError:
+                    return other
+        return None
 
     def _give_up(self, release: Release) -> None:
         """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
@@ -369,6 +415,8 @@ class ModelRepository:
         record = entry.record(release.version)
         if record.is_loading:
             stage = Attempt.UNDECIDED if record.retry else Attempt.NONE
+            if record.attempt is Attempt.RUNNING and (release.name, release.version) in self._misfits:
+                stage = Attempt.REFUSED
             entry.note(release.version, attempted(record, stage, record.reason, record.retry))
         self._registry.tidy(release.name)
 
@@ -377,6 +425,7 @@ class ModelRepository:
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
         if record.serving is not None and record.serves(release) and record.serving.target.fits:
+            self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
@@ -386,6 +435,7 @@ class ModelRepository:
         try:
             servable = self._staging.staged(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
+            self._misfits.pop((release.name, version), None)
             if isinstance(error, VariantError) and error.transient:
                 entry.note(version, undecided(entry.record(version), release, str(error), time.monotonic_ns()))
                 self._publish(
@@ -394,11 +444,14 @@ class ModelRepository:
             else:
                 self._refuse(release, str(error))
         else:
+            self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
             old = self._serve(LoadedVersion(release, servable), committed=release.signed)
             await asyncio.shield(self._retire(old))  # an interrupted attempt must not leave it open
 
     def _refuse(self, release: Release, reason: str) -> None:
+        if release.pipeline:
+            self._misfits[release.name, release.version] = release
         self._registry.entry(release.name).attempt(release.version, Attempt.REFUSED, reason)
         is_version = release.version != NO_VERSION
         refusal = ModelRefused(release.name, release.version, reason)
@@ -430,6 +483,7 @@ class ModelRepository:
         return old
 
     def _withdraw(self, model: str, version: str, reason: str = "") -> ModelTarget | None:
+        self._misfits.pop((model, version), None)
         entry = self._registry.entry(model)
         before, servable = entry.route, entry.withdraw(version, reason)
         self._leases.settle(model, before, f"version {version} is gone")
@@ -462,6 +516,16 @@ class ModelRepository:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
             await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
+
+
+def outer_first(pipelines: Sequence[Release]) -> list[list[Release]]:
+    """Return pipelines in levels: each level is run by those before it only. Those that run each other are the last."""
+    levels, left = list[list[Release]](), list(pipelines)
+    while left:
+        run = {model for one in left if one.pipeline for model, _ in one.pipeline.models}
+        levels.append([one for one in left if one.name not in run] or left)
+        left = [one for one in left if one not in levels[-1]]
+    return levels
 
 
 async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:

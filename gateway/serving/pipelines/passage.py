@@ -322,6 +322,7 @@ class RequestPassage:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
         if run.step.fallback is None or is_late:
+            self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
             self._fail(index, error)
             return
         self._target.steps[index].fallbacks += 1
@@ -337,13 +338,13 @@ class RequestPassage:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
         run, values, chosen = under.run, self.values, under.chosen
         count = values[run.rows.count]
+        self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
         if run.made is not None:
             self._keep_objects(run, run.made, under)
         else:
             for column in run.columns.values():
                 rows = rows_of(column)
                 values[column.slot] = rows if chosen is None else self._with_skipped(column, rows, chosen, count)
-        self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
         self._over(index)
 
     def _with_skipped(self, column: Column, rows: Array, chosen: Array, count: int) -> Array:

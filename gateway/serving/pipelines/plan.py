@@ -286,6 +286,9 @@ class _Planner:
         value = self._compiled(expression)
         if value.type.kind == IMAGE:
             if spec.preprocess is None or spec.preprocess.frame:
+                if not manifest.variants:
+                    words = f"'{step.model}' is a pipeline, and a step gives images to models only"
+                    raise self._error(step.name, f"{words}; write its steps into this pipeline")
                 words = f"input '{name}' of model '{step.model}' declares no way from an image to its values"
                 raise self._error(step.name, f"{words}; add [input.preprocess] to its manifest")
             return Feed(spec, value, key)

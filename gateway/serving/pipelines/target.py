@@ -6,8 +6,10 @@ import asyncio
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,8 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     try:
         target = PipelineTarget(pipeline, find, galleries.__getitem__, context, signed=release.signed)
     except RequestError as error:
-        raise VariantError(f"a model that it runs does not serve: {error.message}", transient=True) from error
+        words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
+        raise VariantError(words, remedy=remedy, transient=True) from error
     if old is not None and old.manifest == target.manifest:
         target.count_in(old.statistics)
     return target
@@ -117,6 +120,8 @@ class PipelineTarget:
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
         self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
+        self._misfit: tuple[list[ModelManifest], str] = [], ""
+        """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
         self._plan = self._planned()
         self.manifest = self.declared = self._plan.manifest
         self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))
@@ -125,8 +130,11 @@ class PipelineTarget:
         self._admission = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=context.settings.forms)
         self.check = self._admission.check
         self.used_ns, self._signed = time.monotonic_ns(), signed
-        self._limit = context.settings.queue_of(pipeline.name).requests
-        self._under_way = dict[Ticket, RequestPassage]()
+        self._queue = context.settings.queue_of(pipeline.name)
+        if self._queue.policy != "reject":
+            words = f"the queue of a pipeline has no policy {self._queue.policy!r}; give it to the queues of its models"
+            raise ConfigurationError(words, table="limits.queue", key="policy")
+        self._under_way, self._callers = dict[Ticket, RequestPassage](), Counter[str]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
         self._publish_state(ServableState.AVAILABLE)
@@ -208,11 +216,13 @@ class PipelineTarget:
             form = self._admission.form(request)
             self._check_room(request, now_ns)
             plan = self._current()
+            self._make_room(request)
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
         ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
         passage = self._under_way[ticket] = RequestPassage(self, plan, ticket)
+        self._callers[request.caller] += 1
         self._none.clear()
         asyncio.get_running_loop().call_soon(passage.begin)
         return ticket
@@ -225,15 +235,42 @@ class PipelineTarget:
             raise RequestError(Fault.EXPIRED, words)
         if self._closed:
             raise self._unloaded()
-        if len(self._under_way) >= self._limit:
+
+    def _make_room(self, request: InferRequest) -> None:
+        """Refuse a request that is one too many, or the newest one of the caller that has more than this one.
+
+        A more urgent request keeps its place.
+        """
+        if len(self._under_way) < self._queue.requests:
+            return
+        words = f"pipeline '{self.manifest.name}' has as many requests under way as it may"
+        other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
+        urgency = request.priority or self._queue.priority
+        newest = (
+            passage
+            for ticket, passage in reversed(self._under_way.items())
+            if ticket.request.caller == other and (ticket.request.priority or self._queue.priority) >= urgency
+        )
+        if most <= self._callers[request.caller] + 1 or (passage := next(newest, None)) is None:
             self.statistics.drop("queue_full")
-            words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
+            words = f"{words}; try again later"
             raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+        self._remove(passage.ticket)
+        words = f"{words}, and another caller has fewer; try again later"
+        error = RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+        asyncio.get_running_loop().call_soon(self._displace, passage, error)
+
+    def _displace(self, passage: RequestPassage, error: RequestError) -> None:
+        """Refuse a request that lost its place to another caller's."""
+        passage.cancel()
+        if not passage.ticket.done:
+            self.statistics.drop("share")
+            self.refused(passage, error)
 
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: cancel what its steps submitted."""
         self.statistics.abandoned(time.monotonic_ns() - ticket.queued_ns)
-        if (passage := self._under_way.pop(ticket, None)) is not None:
+        if (passage := self._remove(ticket)) is not None:
             passage.cancel()
         self._settle()
 
@@ -296,8 +333,16 @@ class PipelineTarget:
 
     def _end(self, ticket: Ticket) -> None:
         ticket.end()
-        self._under_way.pop(ticket, None)
+        self._remove(ticket)
         self._settle()
+
+    def _remove(self, ticket: Ticket) -> RequestPassage | None:
+        """Free the place of a request. Return its passage, None if it has none any more."""
+        if (passage := self._under_way.pop(ticket, None)) is not None:
+            self._callers[ticket.request.caller] -= 1
+            if not self._callers[ticket.request.caller]:
+                del self._callers[ticket.request.caller]
+        return passage
 
     def _settle(self) -> None:
         if not self._under_way:
@@ -324,15 +369,23 @@ class PipelineTarget:
         if all(self._fits(run) for run in self._plan.models):
             return self._plan
         try:
-            fresh = self._planned()
+            manifests = [self.find(*named).manifest for named in self._pipeline.models]
+            self._plan = self._replanned(manifests)
         except RequestError as error:
             raise self._away(error.message, error) from error
         except ConfigurationError as error:
+            self._misfit = manifests, str(error)
             raise self._away(f"a model was replaced: {error}") from error
+        return self._plan
+
+    def _replanned(self, manifests: Sequence[ModelManifest]) -> Plan:
+        """Return a plan for models that were replaced. Raises ConfigurationError if they do not fit."""
+        known, words = self._misfit
+        if len(known) == len(manifests) and all(a is b for a, b in zip(known, manifests, strict=True)):
+            raise ConfigurationError(words)
+        fresh = self._planned()
         if fresh.manifest != self.manifest:
-            words = "a model was replaced, and the inputs or outputs change; it is being loaded again"
-            raise self._away(words) from ConfigurationError(words)
-        self._plan = fresh
+            raise ConfigurationError("the inputs or outputs change; it is being loaded again")
         return fresh
 
     def _fits(self, run: ModelRun) -> bool:

@@ -50,6 +50,19 @@ def step(*lines: str, output: str = "one.y") -> str:
     return HEAD + "\n".join(("[[step]]", 'name = "new"', *lines)) + f'\n[output]\nout = "{output}"\n'
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("value", ["image", "crop(image, cars.box)"])
+async def test_a_pipeline_that_takes_an_image_is_no_step(value: str) -> None:
+    made = await rig()
+    made.pipeline(HEAD + '[output]\nn = "count(cars)"\n', "inner")
+    images = f'image = "{value}", words = "words", x = "x", n = "n"'
+    made.pipeline(step('model = "inner"', f"inputs = {{ {images} }}").replace("'", '"'))
+    await made.begin()
+    assert made.reason("inner") == ""
+    words = "'inner' is a pipeline, and a step gives images to models only; write its steps into this pipeline"
+    assert words in made.reason()
+
+
 def rule(text: str) -> str:
     return step(f'rule = {{ p = "{text}" }}')
 

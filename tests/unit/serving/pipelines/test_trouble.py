@@ -100,6 +100,28 @@ async def test_a_pipeline_waits_for_a_model_that_is_not_there_yet() -> None:
     assert await y(rig) == 8
 
 
+async def test_the_time_of_failed_runs_is_counted() -> None:
+    rig = await two_steps(slow=("second",))
+    session = rig.session_of("second")
+    session.failure, before = RuntimeError("broken"), rig.target().steps[1].ns
+    session.gate.clear()
+    asked = asyncio.create_task(refusal(rig))
+    await asyncio.sleep(0.05)
+    session.gate.set()
+    await asked
+    statistics = rig.target().steps[1]
+    assert (statistics.runs, statistics.failures, before) == (1, 1, 0)
+    assert 0.04 < statistics.ns / 1e9 < 5
+
+
+async def test_a_fallback_does_not_help_at_the_start() -> None:
+    rig = PipelineRig()
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(TWO.format(more="fallback = { y = -1 }"))
+    await rig.begin()
+    assert "Request for unknown model: 'second' is not found; add or mend that model; next attempt" in rig.reason()
+
+
 async def test_a_step_with_a_fallback_needs_no_model() -> None:
     rig = await two_steps(more="fallback = { y = -1 }")
     rig.manifests.pop("second")
@@ -356,6 +378,41 @@ async def test_a_full_queue_of_a_step_is_one_overload() -> None:
     assert all("step 'two'" in each.message and each.retry_after_s for each in refused)
     assert {each for each in results if isinstance(each, float)} < {2.0, 4.0, 6.0, 8.0}
     assert rig.target().statistics.fail.count == len(refused)
+
+
+async def test_a_caller_with_fewer_requests_gets_the_place_of_one_with_more() -> None:
+    rig = await two_steps(slow=("second",), queue=(QueueSettings("chain", requests=4),))
+    session = rig.session_of("second")
+    session.gate.clear()
+    greedy = [asyncio.create_task(y(rig, caller="greedy")) for _ in range(4)]
+    await rig.begun(session)
+    assert (await refusal(rig, caller="greedy")).fault is Fault.OVERLOADED
+    others = [asyncio.create_task(y(rig, caller="other")) for _ in range(2)]
+    with pytest.raises(RequestError, match="another caller has fewer; try again later") as caught:
+        await greedy[3]
+    assert caught.value.retry_after_s
+    assert (await refusal(rig, caller="other")).fault is Fault.OVERLOADED
+    assert rig.target().statistics.drops == {"queue_full": 2, "share": 2}
+    session.gate.set()
+    assert await asyncio.gather(*greedy[:2], *others) == [8] * 4
+    assert isinstance((await asyncio.gather(greedy[2], return_exceptions=True))[0], RequestError)
+    assert_idle(rig)
+
+
+async def test_a_more_urgent_request_keeps_its_place() -> None:
+    rig = await two_steps(slow=("second",), queue=(QueueSettings("chain", requests=2, priority=2),))
+    session = rig.session_of("second")
+    session.gate.clear()
+    greedy = [asyncio.create_task(y(rig, caller="greedy", priority=1)) for _ in range(2)]
+    await rig.begun(session)
+    assert (await refusal(rig, caller="other")).fault is Fault.OVERLOADED
+    session.gate.set()
+    assert await asyncio.gather(*greedy) == [8, 8]
+
+
+async def test_a_policy_for_a_pipeline_is_refused() -> None:
+    rig = await two_steps(queue=(QueueSettings("chain", policy="latest"),))
+    assert "the queue of a pipeline has no policy 'latest'; give it to the queues of its models" in rig.reason()
 
 
 async def test_a_pipeline_has_a_limit_of_requests_under_way() -> None:

@@ -87,6 +87,62 @@ async def test_pipelines_run_pipelines() -> None:
     assert await y(rig, "outer") == 106
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_is_under_way_in_nested_pipelines_is_answered_before_they_close(*, gone: bool) -> None:
+    rig = PipelineRig(slow=("m",))
+    rig.model("m", lambda of: {"y": of["x"] + 1}, (spec("x"),), (spec("y"),))
+    two = ONE.replace("[output]", '[[step]]\nname = "two"\nmodel = "{run}"\nof = "one.y"\n[output]').replace(
+        "one.y{more}", "two.y"
+    )
+    rig.pipeline(two.format(run="m"), "a")
+    rig.pipeline(two.format(run="a"), "b")
+    rig.pipeline(two.format(run="b"), "c")
+    await rig.begin()
+    gate = rig.session_of("m").gate
+    gate.clear()
+    asked = [asyncio.create_task(y(rig, name)) for name in "abc"]
+    await asyncio.sleep(0.05)
+    rig.pipelines.clear()
+    rig.manifests.clear()
+    ending = asyncio.create_task(rig.begin() if gone else rig.repository.close())
+    await asyncio.sleep(0.05)
+    gate.set()
+    await ending
+    assert await asyncio.gather(*asked) == [3, 4, 5]
+
+
+async def test_pipelines_that_run_each_other_are_refused_with_their_names() -> None:
+    rig = rig_with_m()
+    for name, run in (("a", "b"), ("b", "c"), ("c", "a"), ("user", "a"), ("alone", "m")):
+        rig.pipeline(ONE.format(more="").replace('"m"', f'"{run}"'), name)
+    await rig.begin()
+    ring = "pipelines run each other: a → b → c → a; take one of these steps out"
+    assert [rig.reason(name) for name in "abc"] == [ring] * 3
+    assert "'a' is not ready" in rig.reason("user")
+    assert await y(rig, "alone") == 2
+    rig.pipeline(ONE.format(more=""), "c", digest="p2")
+    await rig.begin()
+    assert await y(rig, "user") == 2
+
+
+async def test_a_pipeline_runs_an_older_version_of_the_one_that_would_run_it() -> None:
+    rig = rig_with_m()
+    rig.pipelines["chain"] = version("1", "")
+    rig.pipeline(ONE.format(more="").replace('"m"', '"chain"'), "outer")
+    await rig.begin()
+    later = replace(
+        version("2", ""),
+        pipeline=read_pipeline(
+            'schema = 1\nname = "chain"\nversion = "2"\n' + ONE.format(more="").replace('"m"', '"outer"'),
+            "pipeline.toml",
+        ),
+    )
+    rig.pipelines["later"] = later
+    await rig.begin()
+    assert await y(rig, "outer") == 2
+    assert "runs itself" in next(one.reason for one in rig.repository.index() if one.version == "2")
+
+
 async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> None:
     rig = rig_with_m()
     rig.pipeline(ONE.format(more=""))
