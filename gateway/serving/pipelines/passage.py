@@ -25,6 +25,7 @@ from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.engine.split import Split
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
@@ -285,6 +286,8 @@ class RequestPassage:
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
+        if isinstance(target, Split):
+            target = target.narrowed(run.fits)  # a version with other labels or outputs would answer something else
         columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +97,18 @@ async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> Non
     await rig.stage(of, "d2")
     rig.repository.route("m", {"1": 50, "2": 50}, lease_s=60)
     assert {await y(rig) for _ in range(6)} == {2, 51}
+
+
+@pytest.mark.parametrize("changes", [{"labels": ("dog", "cat")}, {"outputs": (spec("z", 2),)}])
+async def test_a_version_of_a_route_that_means_something_else_answers_no_pipeline(changes: dict[str, Any]) -> None:
+    rig = PipelineRig()
+    rig.model("m", lambda of: {"y": of["x"], "z": of["x"]}, (spec("x", 2),), (spec("y", 2),), labels=("cat", "dog"))
+    rig.pipeline(ONE.format(more="").replace("FP32[]", "FP32[2]").replace('"one.y"', '"label(argmax(one.y), one)"'))
+    await rig.begin()
+    rig.runtime.functions["m"] = lambda of: {"y": of["x"][:, ::-1], "z": of["x"]}  # type: ignore[attr-defined]
+    await rig.stage(replace(rig.manifests["m"], version="2", **changes), "d2")
+    rig.repository.route("m", {"1": 60, "2": 40}, lease_s=60)
+    assert [(await rig.ask({"x": np.array([[9.0, 1.0]])}, "y"))["y"][0] for _ in range(6)] == [b"cat"] * 6
 
 
 # ---- rows of mixed origin --------------------------------------------------------------------------------------------
