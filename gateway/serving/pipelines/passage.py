@@ -353,7 +353,7 @@ class RequestPassage:
         """Return a column of all rows of a step of which those of `chosen` ran."""
         if column.other is not None:
             other = spread(column.other, self.values, count)
-            full = np.array(other, other.dtype if other.dtype == object else column.type.datatype.dtype)
+            full = np.array(other if other.dtype == object else _cast(other, column.type.datatype))
         else:
             full = _filled(count, column, None)
         if not len(rows):
@@ -398,16 +398,23 @@ def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
 
 
 def _cast(column: Array, datatype: Datatype) -> Array:
+    """Return a column in a datatype: of a number that it does not hold the nearest one that it holds."""
     dtype = datatype.dtype
     if column.dtype == dtype:
         return column
     if dtype.kind in "iu" and column.dtype.kind == "f":
-        bounds = np.iinfo(dtype)
         if not np.isfinite(column).all():
             raise StepError("gets a value that is no number")
-        return np.clip(np.rint(column), bounds.min, bounds.max).astype(dtype)
-    with np.errstate(over="ignore"):
-        return column.astype(dtype)
+        column = np.rint(np.asarray(column, np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = column.astype(dtype)
+    if column.dtype.kind in "iuf" and not np.can_cast(column.dtype, dtype):
+        is_float = dtype.kind == "f"
+        bounds = np.finfo(dtype) if is_float else np.iinfo(dtype)
+        is_number = np.isfinite(column) if is_float else True
+        cast[(column >= bounds.max) & is_number] = bounds.max
+        cast[(column <= bounds.min) & is_number] = bounds.min
+    return cast
 
 
 def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
