@@ -9,7 +9,8 @@ import pytest
 
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.pipelines.passage import _cast
-from tests.simulators.pipelines import PipelineRig, spec
+from tests.simulators.images_made import encoded
+from tests.simulators.pipelines import PipelineRig, detector, spec
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 
@@ -35,3 +36,78 @@ def test_an_input_gets_the_nearest_value_that_its_datatype_holds(
     cast = _cast(given, datatype)
     assert cast.dtype == datatype.dtype
     assert cast.tolist() == wanted
+
+
+SKIPS = """
+[input]
+x = "FP32[]"
+big = "INT64[]"
+[[step]]
+name = "m"
+model = "m"
+of = "x"
+when = "x > 0"
+[output]
+"""
+
+
+async def skipping(outputs: str, datatype: Datatype = Datatype.UINT8, *shape: int) -> PipelineRig:
+    """Return a rig with a model whose y is 7, and which runs where x > 0."""
+    rig = PipelineRig()
+    sizes = [size if size > 0 else 5 for size in shape]
+    y = spec("y", *shape, datatype=datatype)
+    rig.model("m", lambda of: {"y": np.full((len(of["x"]), *sizes), 7, datatype.dtype)}, (spec("x"),), (y,))
+    rig.pipeline(SKIPS + outputs)
+    await rig.begin()
+    return rig
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("text", "datatype", "other", "dtype"),
+    [
+        ("default(m.y, 9)", Datatype.UINT8, 9, np.uint8),
+        ("default(m.y, -1)", Datatype.UINT8, -1, np.float64),
+        ("default(m.y, 300)", Datatype.UINT8, 300, np.float64),
+        ("default(m.y, 0.5)", Datatype.UINT8, 0.5, np.float64),
+        ("default(m.y, big)", Datatype.UINT8, 400, np.float64),
+        ("default(m.y, 0.5)", Datatype.FP32, 0.5, np.float32),
+        ("default(m.y, 70000)", Datatype.FP16, 70000, np.float64),
+        ("default(m.y, x + 0.25)", Datatype.FP32, -0.75, np.float32),
+    ],
+)
+async def test_a_default_is_held(text: str, datatype: Datatype, other: float, dtype: type) -> None:
+    rig = await skipping(f'y = "{text}"', datatype)
+    inputs = {"x": np.array([1.0, -1.0]), "big": np.array([400, 400])}
+    found = (await rig.ask(inputs, "y"))["y"]
+    assert found.dtype == dtype
+    assert found.tolist() == [7, other]
+    assert (await rig.ask({"x": np.array([-1.0]), "big": np.array([400])}, "y"))["y"].tolist() == [other]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("other", "dtype"), [(9, np.int32), (2**31, np.float64), (0.5, np.float64)])
+async def test_a_default_of_first_is_held(other: float, dtype: type) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda pixels: [((0, 0, 2, 2), 0.9, 1)] if pixels.max() > 100 else [])
+    rig.pipeline(FOUND + f'y = "first(cars.class, default={other})"')
+    await rig.begin()
+    answer = await rig.ask({"page": np.array([picture(200), picture(0)], object)}, "y")
+    assert answer["y"].dtype == dtype
+    assert answer["y"].tolist() == [1, other]
+
+
+FOUND = """
+[input]
+page = "image"
+[[step]]
+name = "cars"
+model = "find"
+of = "page"
+[output]
+"""
+
+
+def picture(value: int) -> bytes:
+    """Return an image of one grey."""
+    return encoded(np.full((8, 8, 3), value, np.uint8))
