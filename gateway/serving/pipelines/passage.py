@@ -38,6 +38,9 @@ from gateway.serving.tasks.views import View, whole
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
 
+CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
+"""Refusals of what the request has, for which no fallback answers."""
+
 
 @dataclass(slots=True)
 class Under:
@@ -324,7 +327,7 @@ class RequestPassage:
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
-        if run.step.fallback is None or is_late:
+        if run.step.fallback is None or is_late or error.fault in CALLERS_FAULTS:
             self._fail(index, error)
             return
         self._target.steps[index].fallbacks += 1

@@ -107,6 +107,19 @@ async def test_a_step_with_a_fallback_needs_no_model() -> None:
     assert await y(rig) == -1
 
 
+@pytest.mark.parametrize("of", ["page", "turn(page, 0)"])
+async def test_no_fallback_answers_bad_input(of: str) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    step = f'[[step]]\nname = "cars"\nmodel = "find"\nof = "{of}"\nfallback = {{}}\n'
+    rig.pipeline(f'[input]\npage = "image"\n{step}[output]\nn = "count(cars)"\n')
+    await rig.begin()
+    with pytest.raises(RequestError) as refused:
+        await rig.ask({"page": np.array([b"no image"], object)})
+    assert refused.value.fault is Fault.INVALID
+    assert rig.target().steps[-1].fallbacks == 0
+
+
 async def test_a_refused_model_refuses_the_pipeline_with_words() -> None:
     rig = PipelineRig()
     rig.model("first", add_one, X, Y)
