@@ -45,6 +45,7 @@ from gateway.serving.pipelines.columns import (
     lifted,
     owner_of,
     place_in_group,
+    placed,
     spread,
 )
 from gateway.serving.pipelines.compiler import ExpressionNames
@@ -516,7 +517,7 @@ class _Planner:
         found = {key: self._compiled_optional(each) for key, each in output.items()}
         rows = common_rows(name, list(found.values())) or self._root
         return [
-            self._output_column(f"{name}.{key}", (name, key), lifted(value, rows), output[key])
+            self._output_column(f"{name}.{key}", (name, key), placed(value, rows), output[key])
             for key, value in found.items()
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,22 @@ of = "page"
 def picture(value: int) -> bytes:
     """Return an image of one grey."""
     return encoded(np.full((8, 8, 3), value, np.uint8))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("text", "value", "datatype"), [("'plate'", "plate", "BYTES"), ("2 * 3", 6, "FP64"), ("true", True, "BOOL")]
+)
+async def test_a_constant_is_part_of_each_object(text: str, value: object, datatype: str) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda pixels: [((0, 0, 2, 2), 0.9, 1)] * (pixels[0, 0, 0] // 100))
+    rig.pipeline(FOUND + f'plates = {{ box = "cars.box", kind = "{text}" }}\nall = {{ kind = "{text}" }}')
+    await rig.begin()
+    answer = await rig.ask({"page": np.array([picture(200), picture(0)], object)})
+    documents = [json.loads(text) for text in answer["result"]]
+    assert [[each["kind"] for each in document["plates"]] for document in documents] == [[value, value], []]
+    assert documents[1]["all"] == {"kind": value}
+    spec_of = rig.target().manifest.output("plates.kind")
+    assert spec_of is not None
+    assert (spec_of.datatype.label, spec_of.shape) == (datatype, (-1, -1))
+    assert answer["plates.kind"].shape == (2, 2)
