@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gateway.common.domain.tensor import Array, Datatype
+from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.pipelines.passage import _cast
 from tests.simulators.images_made import encoded
-from tests.simulators.pipelines import PipelineRig, detector, spec
+from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 
@@ -131,3 +132,39 @@ async def test_a_constant_is_part_of_each_object(text: str, value: object, datat
     assert spec_of is not None
     assert (spec_of.datatype.label, spec_of.shape) == (datatype, (-1, -1))
     assert answer["plates.kind"].shape == (2, 2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("second", ["crop(q, box)", "q"])
+async def test_a_model_takes_a_whole_image_next_to_a_part(second: str) -> None:
+    def sums(of: Tensors) -> Tensors:
+        return {"y": sum(array[:, 0, 0, 0].astype(np.float32) for array in of.values())}
+
+    rig = PipelineRig()
+    rig.model("pair", sums, (replace(PIXELS, name="a"), replace(PIXELS, name="b")), (spec("y"),))
+    rig.model("sees", lambda of: {"y": of["image"][:, 0, 0, 0].astype(np.float32)}, (PIXELS,), (spec("y"),))
+    rig.pipeline(f"""
+[input]
+p = "image"
+q = "image"
+box = "FP32[4]"
+[[step]]
+name = "both"
+model = "pair"
+inputs = {{ a = "p", b = "{second}" }}
+[[step]]
+name = "part"
+model = "sees"
+of = "crop(q, box)"
+[output]
+both = "both.y"
+part = "part.y"
+""")
+    await rig.begin()
+    inputs = {
+        "p": np.array([picture(100)], object),
+        "q": np.array([picture(50)], object),
+        "box": np.float32([[0, 0, 4, 4]]),
+    }
+    answer = await rig.ask(inputs, "both", "part")
+    assert {name: array.tolist() for name, array in answer.items()} == {"both": [150], "part": [50]}
