@@ -174,7 +174,7 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     if finds_objects(manifest):
         known = OBJECTS.get(name)
         spec = specs.get(known[0] if known else name)
-        if spec is None or spec.shape[1:2] != (-1,):
+        if name not in column_names(manifest) or spec is None or spec.shape[1:2] != (-1,):
             return None
         of_type = known[1] if known else ColumnType(NUMBER, spec.shape[2:], spec.datatype)
         labels = manifest.labels

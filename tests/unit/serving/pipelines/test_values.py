@@ -12,6 +12,7 @@ import pytest
 from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.pipelines.passage import _cast
 from tests.simulators.images_made import encoded
+from tests.simulators.pipelines import FOUND as OBJECTS
 from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
@@ -168,3 +169,15 @@ part = "part.y"
     }
     answer = await rig.ask(inputs, "both", "part")
     assert {name: array.tolist() for name, array in answer.items()} == {"both": [150], "part": [50]}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["mask_counts", "boxes", "anchors"])
+async def test_own_outputs_of_a_detector_are_no_columns(name: str) -> None:
+    rig = PipelineRig()
+    own = (spec("mask_counts", -1), spec("anchors", -1, 4))
+    answered = ("boxes", "scores", "classes", "mask_counts")
+    rig.model("find", lambda _: {}, (PIXELS,), (*OBJECTS, *own), answered=answered)
+    rig.pipeline(FOUND + f'y = "cars.{name}"')
+    await rig.begin()
+    assert f"no column '{name}'; it has box, score, class, label" in rig.reason()
