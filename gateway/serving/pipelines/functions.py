@@ -22,6 +22,7 @@ from gateway.serving.pipelines.columns import (
     TEXT_TYPE,
     ColumnType,
     ColumnValue,
+    StepError,
     Values,
     common_rows,
     lifted,
@@ -237,6 +238,8 @@ def _default(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
 
     def filled(values: Values) -> Any:
         has, column = np.asarray(there(values) if there else True), of(values)
+        if not column.size and not has.any():  # no row tells how many values a list has: the default is the only one
+            column = np.zeros((len(column), *(max(size, 1) for size in of_type.shape)), dtype)
         found = np.asarray(otherwise(values), dtype)
         return np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column.astype(dtype, copy=False), found)
 
@@ -254,19 +257,30 @@ def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
 def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(x, axis=-1))
+    return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(_some(x), axis=-1))
 
 
 def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.max(x, axis=-1))
+    return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.max(_some(x), axis=-1))
+
+
+def _some(vectors: Any) -> Any:
+    """Return vectors, of which no rows may have an unknown size. Raises StepError for rows without values."""
+    if np.shape(vectors)[-1]:
+        return vectors
+    if len(vectors):
+        raise StepError("argmax, top and softmax are of lists with values; a model returned an empty one")
+    return np.zeros((0, 1))
 
 
 def _softmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], fp64(value.type), lambda x: softmax(np.asarray(x, np.float64)), divides=True)
+    return compiler.joined(
+        node, [value], fp64(value.type), lambda x: softmax(np.asarray(_some(x), np.float64)), divides=True
+    )
 
 
 def _dot(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.common.domain.errors import RequestError
 from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.pipelines.passage import _cast
 from tests.simulators.images_made import encoded
@@ -181,3 +182,38 @@ async def test_own_outputs_of_a_detector_are_no_columns(name: str) -> None:
     rig.pipeline(FOUND + f'y = "cars.{name}"')
     await rig.begin()
     assert f"no column '{name}'; it has box, score, class, label" in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_lists_that_all_rows_lack_are_the_default() -> None:
+    outputs = ("a = 'argmax(default(m.y, 3))'", "t = 'top(default(m.y, 3))'", "y = 'default(m.y, 3)'")
+    rig = await skipping("\n".join(outputs), Datatype.FP32, -1)
+    some = await rig.ask({"x": np.array([1.0, -1.0]), "big": np.zeros(2, np.int64)}, "a", "t", "y")
+    assert [some[name].tolist() for name in "aty"] == [[0, 0], [7, 3], [[7] * 5, [3] * 5]]
+    none = await rig.ask({"x": np.array([-1.0, -1.0]), "big": np.zeros(2, np.int64)}, "a", "t", "y")
+    assert [none[name].tolist() for name in "aty"] == [[0, 0], [3, 3], [[3], [3]]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", ["argmax(m.y)", "top(m.y)", "top(softmax(m.y))"])
+async def test_an_empty_list_fails_its_step_with_words(text: str) -> None:
+    rig = PipelineRig()
+    rig.model("m", lambda of: {"y": np.zeros((len(of["x"]), 0), np.float32)}, (spec("x"),), (spec("y", -1),))
+    step = '[[step]]\nname = "m"\nmodel = "m"\nof = "x"\n[[step]]\nname = "r"\n'
+    rig.pipeline(f'[input]\nx = "FP32[]"\n{step}rule = {{ b = "{text}" }}\n[output]\nb = "r.b"')
+    await rig.begin()
+    with pytest.raises(RequestError, match=r"step 'r': .* a model returned an empty one"):
+        await rig.ask({"x": np.array([1.0])})
+
+
+@pytest.mark.asyncio
+async def test_no_objects_have_no_largest_value() -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.model("sees", lambda of: {"y": of["image"][:, 0, 0, :2]}, (PIXELS,), (spec("y", -1),))
+    values = '{ a = "argmax(kind.y)", t = "top(kind.y)", s = "top(softmax(kind.y))" }'
+    step = '[[step]]\nname = "kind"\nmodel = "sees"\nof = "crop(page, cars.box)"\n[output]\n'
+    rig.pipeline(FOUND.replace("[output]\n", step) + f"found = {values}")
+    await rig.begin()
+    answer = await rig.ask({"page": np.array([picture(0)], object)}, "found.a", "found.t", "found.s")
+    assert [array.shape for array in answer.values()] == [(1, 0)] * 3
