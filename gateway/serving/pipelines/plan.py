@@ -502,8 +502,8 @@ class _Planner:
             if len(asked) and asked.shape[1] != vectors.shape[1]:
                 raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {vectors.shape[1]}")
             scores, best = _nearest(unit_vectors(asked), vectors)
-            labels = np.empty(len(asked), object)
-            labels[:] = [names[at] if found >= step.least else unknown for at, found in zip(best, scores, strict=True)]
+            labels, least = np.empty(len(asked), object), step.least if names else np.inf
+            labels[:] = [names[at] if found >= least else unknown for at, found in zip(best, scores, strict=True)]
             values[score], values[label] = scores, labels
 
         columns = {
