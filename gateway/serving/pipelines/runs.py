@@ -142,6 +142,7 @@ def signature(manifest: ModelManifest) -> tuple[object, ...]:
         manifest.inputs,
         manifest.outputs,
         manifest.labels,
+        manifest.task,
         manifest.answered,
         manifest.batched,
         manifest.max_batch_rows,
@@ -185,7 +186,8 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     has_rows = manifest.batched or spec.name in manifest.answered
     inner = row_shape(spec, has_rows=has_rows)
     kind = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
-    if spec.name in manifest.answered and inner == (-1,) and name in {"class", "score", "label"}:  # best first
+    is_ranked = manifest.task.endswith("classification") and spec.name in manifest.answered
+    if is_ranked and inner == (-1,) and name in {"class", "score", "label"}:  # best first
         return spec.name, ColumnType(kind, (), spec.datatype), _best_text if kind == TEXT else _best
     if inner == (1,):
         return spec.name, ColumnType(kind, (), spec.datatype), lambda rows: rows.reshape(-1)

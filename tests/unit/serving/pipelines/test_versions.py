@@ -13,8 +13,8 @@ import pytest
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.pipeline import read_pipeline
 from gateway.common.domain.release import Release
-from gateway.common.domain.tensor import Datatype
-from tests.simulators.pipelines import PipelineRig, spec
+from gateway.common.domain.tensor import Datatype, Tensors
+from tests.simulators.pipelines import FOUND, PipelineRig, spec
 
 pytestmark = pytest.mark.asyncio
 ONE = """
@@ -86,6 +86,24 @@ async def test_pipelines_run_pipelines() -> None:
     rig.pipeline(ONE.format(more=" * 3"), "inner", digest="p4")
     await rig.begin()
     assert await y(rig, "outer") == 106
+
+
+@pytest.mark.parametrize("name", ["score", "class", "label"])
+async def test_a_list_of_a_pipeline_is_a_list_also_under_the_name_of_a_classifiers_result(name: str) -> None:
+    def found(of: Tensors) -> Tensors:
+        rows = len(of["x"])
+        scores, classes = np.tile(np.float32([0.25, 0.75]), (rows, 1)), np.tile(np.int32([0, 1]), (rows, 1))
+        return {"boxes": np.zeros((rows, 2, 4), np.float32), "scores": scores, "classes": classes}
+
+    rig = rig_with_m()
+    rig.model("find", found, (spec("x"),), FOUND, answered=("boxes", "scores", "classes"), labels=("car", "dog"))
+    rig.pipeline(ONE.format(more="").replace('"m"', '"find"').replace('y = "one.y"', f'{name} = "one.{name}"'), "inner")
+    rig.pipeline(ONE.format(more="").replace('"m"', '"inner"').replace('"one.y"', f'"one.{name}"'), "outer")
+    await rig.begin()
+    inputs = {"x": np.array([1.0, 2.0])}
+    inner, outer = (await rig.ask(inputs, name, name="inner"))[name], (await rig.ask(inputs, "y", name="outer"))["y"]
+    assert outer.shape == (2, 2)
+    assert outer.tolist() == inner.tolist()
 
 
 async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> None:
