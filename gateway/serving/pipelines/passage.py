@@ -39,7 +39,7 @@ PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
 
 CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
-"""Refusals of what the request has, for which no fallback answers."""
+"""Refusals of what the request has, for which no fallback answers unless a model failed in its run."""
 
 
 @dataclass(slots=True)
@@ -188,9 +188,14 @@ class RequestPassage:
         run = self.plan.runs[index]
         self._target.steps[index].failures += 1
         words = f"pipeline '{self.plan.pipeline.name}', step '{run.name}': {error.message}"
-        self._target.refused(
-            self, RequestError(error.fault, words, retry_after_s=error.retry_after_s, is_loading=error.is_loading)
+        refusal = RequestError(
+            error.fault,
+            words,
+            retry_after_s=error.retry_after_s,
+            is_loading=error.is_loading,
+            in_run=error.in_run,
         )
+        self._target.refused(self, refusal)
 
     def _over(self, index: int) -> None:
         """Note the end of a step. The steps that waited for it are ready."""
@@ -327,7 +332,8 @@ class RequestPassage:
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
-        if run.step.fallback is None or is_late or error.fault in CALLERS_FAULTS:
+        is_bad_input = error.fault in CALLERS_FAULTS and not error.in_run
+        if run.step.fallback is None or is_late or is_bad_input:
             self._fail(index, error)
             return
         self._target.steps[index].fallbacks += 1
