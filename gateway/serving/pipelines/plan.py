@@ -416,7 +416,8 @@ class _Planner:
 
         needs = self._needs(step.where, step.by, steps=[step.source])
         self._rows[step.name] = rows
-        self._labels[step.name] = self._labels.get(step.source, ())
+        if step.source in self._labels:
+            self._labels[step.name] = self._labels[step.source]
         self._add(
             LocalRun(step.name, needs, apply),
             lambda name: (value := self._columns[step.source](name)) and lifted(value, rows),

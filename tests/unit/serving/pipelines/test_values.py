@@ -217,3 +217,20 @@ async def test_no_objects_have_no_largest_value() -> None:
     await rig.begin()
     answer = await rig.ask({"page": np.array([picture(0)], object)}, "found.a", "found.t", "found.s")
     assert [array.shape for array in answer.values()] == [(1, 0)] * 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [('merge = ["cars"]', True), ('tile = "page"\nsize = [4, 4]', True), ('select = "cars"\ntop = 1', False)],
+)
+async def test_labels_are_those_of_a_model(source: str, refused: bool) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [((0, 0, 2, 2), 0.9, 1)])
+    steps = f'[[step]]\nname = "some"\n{source}\n[[step]]\nname = "few"\nselect = "some"\ntop = 1\n[output]\n'
+    rig.pipeline(FOUND.replace("[output]\n", steps) + 'y = "label(1, few)"')
+    await rig.begin()
+    if refused:
+        assert "is no step that runs a model" in rig.reason()
+    else:
+        assert (await rig.ask({"page": np.array([picture(0)], object)}, "y"))["y"].tolist() == [b"dog"]
