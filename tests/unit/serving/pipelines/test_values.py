@@ -234,3 +234,27 @@ async def test_labels_are_those_of_a_model(source: str, refused: bool) -> None:
         assert "is no step that runs a model" in rig.reason()
     else:
         assert (await rig.ask({"page": np.array([picture(0)], object)}, "y"))["y"].tolist() == [b"dog"]
+
+
+LARGE = 2**53
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (f"big == {LARGE + 1}", [False, True, False]),
+        (f"big != {LARGE + 1}", [True, False, True]),
+        (f"{LARGE} < big", [False, True, False]),
+        (f"big == -{LARGE + 1}", [False, False, True]),
+        (f"big in [{LARGE + 1}, 3]", [False, True, False]),
+        (f"big not in [-{LARGE + 1}]", [True, True, False]),
+        (f"big < {2**64}", [True, True, True]),
+        (f"big < {10**30}", [True, True, True]),
+        ("big > 0.5", [True, True, False]),
+    ],
+)
+async def test_large_whole_numbers_are_compared_exactly(text: str, wanted: list[bool]) -> None:
+    rig = await skipping(f'y = "{text}"')
+    inputs = {"x": np.ones(3), "big": np.array([LARGE, LARGE + 1, -LARGE - 1])}
+    assert (await rig.ask(inputs, "y"))["y"].tolist() == wanted
