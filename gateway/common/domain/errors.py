@@ -26,17 +26,24 @@ class RequestError(Exception):
     """Refusal of one request; other requests are not affected.
 
     `retry_after_s` is set if waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE). `is_loading`: the model that is asked
-    for is loading, or waits for its next attempt.
+    for is loading, or waits for its next attempt. `in_run`: the model failed while it ran with these inputs.
     """
 
     def __init__(
-        self, fault: Fault, message: str, *, retry_after_s: float | None = None, is_loading: bool = False
+        self,
+        fault: Fault,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        is_loading: bool = False,
+        in_run: bool = False,
     ) -> None:
         super().__init__(message)
         self.fault = fault
         self.message = message
         self.retry_after_s = retry_after_s
         self.is_loading = is_loading
+        self.in_run = in_run
 
 
 class ConfigurationError(Exception):

@@ -224,6 +224,8 @@ def _outputs(top: Table) -> dict[str, Output]:
         if table is None:
             break
         _check_name(table, name, is_new=False)
+        if name == "result":
+            table.refuse(name, "is the name of the document that each answer has; use another name")
         found[name] = _named(table, name) if table.holds_table(name) else _expression(table, name)
     if not 0 < len(found) <= NAMES_LIMIT:
         top.refuse("output", f"must name 1 to {NAMES_LIMIT} outputs, not {len(found)}")

@@ -237,7 +237,7 @@ class AnswerDelivery:
         if ran.by_caller:
             self._statistics.rejected_runs += 1
             what = f"model '{self._manifest.name}' refuses this input: {ran.failure:.{WORDS_LIMIT_CHARS}}"
-            return RequestError(Fault.INVALID, what)
+            return RequestError(Fault.INVALID, what, in_run=True)
         self._statistics.failed_runs += 1
         return self._reported(ran.failure)
 

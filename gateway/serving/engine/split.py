@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
 from gateway.common.domain.errors import RequestError
+from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending, Sink
@@ -35,7 +37,7 @@ class Split:
     def __init__(
         self, servables: Mapping[str, ModelTarget], turns: WeightedRoundRobin, shadow: ModelTarget | None
     ) -> None:
-        main = servables[main_version(turns.weights)]
+        self._main = main = servables[main_version(turns.weights)]
         self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
         self._servables, self._turns = servables, turns
         self._shadow = None if shadow is None else Shadow(shadow)
@@ -53,6 +55,15 @@ class Split:
         if refusal is not None:
             raise refusal
 
+    def narrowed(self, fits: Callable[[ModelManifest], bool]) -> Split:
+        """Return the versions whose manifest fits; turns of others are the main version's, which must fit."""
+        fitting = {version: each for version, each in self._servables.items() if fits(each.manifest)}
+        if len(fitting) == len(self._servables):
+            return self
+        narrowed = copy(self)
+        narrowed._servables = fitting
+        return narrowed
+
     def rows_together(self, row_bytes: int) -> int:
         """Implement `RequestTarget.rows_together`: what suits every version."""
         return min(servable.rows_together(row_bytes) for servable in self._servables.values())
@@ -69,7 +80,7 @@ class Split:
         frames: Sequence[Frame] = (),
     ) -> Pending:
         """Implement `Submission.submit`: pass the request to the version whose turn it is."""
-        servable, shadow = self._servables[self._turns.next()], self._shadow
+        servable, shadow = self._servables.get(self._turns.next(), self._main), self._shadow
         if shadow is None or shadow.servable is servable:
             return servable.submit(request, sink, token, account, frames)
         return shadow.submit(servable, request, sink, token, account=account, frames=frames)

@@ -129,6 +129,13 @@ def spread(value: ColumnValue, values: Values, count: int) -> Any:
     return np.full(count, column)
 
 
+def placed(value: ColumnValue, rows: RowSet) -> ColumnValue:
+    """Return a value with one row for each of `rows`, also of a constant."""
+    if value.rows is None:
+        return replace(value, rows=rows, of=lambda values: spread(value, values, values[rows.count]))
+    return lifted(value, rows)
+
+
 def owner_of(rows: RowSet, owner: RowSet, values: Values) -> Array:
     """Return the place of each row's owner among the rows of `owner`."""
     places: Array | None = None

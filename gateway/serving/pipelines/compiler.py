@@ -130,10 +130,10 @@ class Compiler:
 
     def _compare(self, node: ast.Compare) -> ColumnValue:
         operator, other = node.ops[0], node.comparators[0]
-        left = self.value(node.left)
+        left = _exact(node.left, self.value(node.left))
         if isinstance(operator, ast.In | ast.NotIn):
             return self._among(node, left, other, negated=isinstance(operator, ast.NotIn))
-        right = self.value(other)
+        right = _exact(other, self.value(other))
         if left.type.kind != right.type.kind or left.type.kind == IMAGE:
             raise self.error(node, f"compares {left.type.words} with {right.type.words}")
         equality = isinstance(operator, ast.Eq | ast.NotEq)
@@ -146,7 +146,7 @@ class Compiler:
     def _among(self, node: ast.Compare, left: ColumnValue, other: ast.expr, *, negated: bool) -> ColumnValue:
         if not isinstance(other, ast.List):
             raise self.error(other, "'in' needs a list of constants, such as ['car', 'truck']")
-        constants = [self.value(each) for each in other.elts]
+        constants = [_exact(each, self.value(each)) for each in other.elts]
         if left.type.shape or any(each.rows is not None or each.type.kind != left.type.kind for each in constants):
             raise self.error(other, f"must list constants of the kind {left.type.kind}")
         listed = [each.of([]) for each in constants]
@@ -319,6 +319,16 @@ def deepened(value: ColumnValue, deep: int) -> Evaluate:
         return of
     tail = (1,) * missing
     return lambda values: (column := of(values)).reshape(column.shape + tail)
+
+
+def _exact(node: ast.expr, value: ColumnValue) -> ColumnValue:
+    """Return a whole number as an integer, which comparisons with integers need: FP64 does not hold all large ones."""
+    is_negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    constant = node.operand if isinstance(node, ast.UnaryOp) else node
+    if not isinstance(constant, ast.Constant) or type(constant.value) is not int or abs(constant.value) >= 2**64:
+        return value
+    number = -constant.value if is_negative else constant.value
+    return replace(value, of=lambda _: number)
 
 
 def fp64(of_type: ColumnType) -> ColumnType:

@@ -19,10 +19,10 @@ from gateway.serving.pipelines.columns import (
     INTEGER_TYPE,
     NUMBER,
     NUMBER_TYPE,
-    TEXT,
     TEXT_TYPE,
     ColumnType,
     ColumnValue,
+    StepError,
     Values,
     common_rows,
     lifted,
@@ -123,18 +123,33 @@ def _with_default(
     default = compiler.value(keywords.pop("default"))
     if default.rows is not None or default.type.kind != whole.type.kind:
         raise compiler.error(node, f"'default' must be a constant {whole.type.kind}")
-    constant = default.of([])
+    constant, of_type = default.of([]), _widened(whole.type, default)
 
     def filled(values: Values) -> Any:
         column = whole.of(values)
         has = there(values)
-        if has.all():
+        if has.all() and of_type is whole.type:
             return column
-        column = column.copy()
+        column = np.array(column, of_type.datatype.dtype)
         column[~has] = constant
         return column
 
-    return replace(whole, of=filled)
+    return replace(whole, type=of_type, of=filled)
+
+
+def _widened(of_type: ColumnType, other: ColumnValue) -> ColumnType:
+    """Return the type of numbers in place of which `other` may come: FP64 if their datatype does not hold it."""
+    dtype = of_type.datatype.dtype
+    if of_type.kind != NUMBER:
+        return of_type
+    if other.rows is not None:
+        held = np.can_cast(other.type.datatype.dtype, dtype, "same_kind" if dtype.kind == "f" else "safe")
+    elif dtype.kind == "f":
+        held = abs(other.of([])) <= float(np.finfo(dtype).max)
+    else:
+        bounds, constant = np.iinfo(dtype), other.of([])
+        held = float(constant).is_integer() and bounds.min <= constant <= bounds.max
+    return of_type if held else fp64(of_type)
 
 
 def _total(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
@@ -217,15 +232,18 @@ def _default(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
         raise compiler.error(node, f"is {value.type.words} or {other.type.words}; both must be of one shape")
     rows = common_rows(compiler.words, [value, other], node)
     first, second = lifted(value, rows), lifted(other, rows)
-    of, there, is_text = first.of, first.present, value.type.kind == TEXT
+    of, there, of_type = first.of, first.present, _widened(replace(value.type, optional=False), other)
+    dtype = of_type.datatype.dtype
     otherwise = second.of if second.rows is None else deepened(second, len(value.type.shape))
 
     def filled(values: Values) -> Any:
         has, column = np.asarray(there(values) if there else True), of(values)
-        found = np.asarray(np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column, otherwise(values)))
-        return found.astype(object) if is_text else found
+        if not column.size and not has.any():  # no row tells how many values a list has: the default is the only one
+            column = np.zeros((len(column), *(max(size, 1) for size in of_type.shape)), dtype)
+        found = np.asarray(otherwise(values), dtype)
+        return np.where(has.reshape(has.shape + (1,) * (column.ndim - 1)), column.astype(dtype, copy=False), found)
 
-    return ColumnValue(replace(value.type, optional=False), rows, filled, divides=value.divides or other.divides)
+    return ColumnValue(of_type, rows, filled, divides=value.divides or other.divides)
 
 
 def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
@@ -239,19 +257,30 @@ def _present(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: d
 def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(x, axis=-1))
+    return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(_some(x), axis=-1))
 
 
 def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.max(x, axis=-1))
+    return compiler.joined(node, [value], NUMBER_TYPE, lambda x: np.max(_some(x), axis=-1))
+
+
+def _some(vectors: Any) -> Any:
+    """Return vectors, of which no rows may have an unknown size. Raises StepError for rows without values."""
+    if np.shape(vectors)[-1]:
+        return vectors
+    if len(vectors):
+        raise StepError("argmax, top and softmax are of lists with values; a model returned an empty one")
+    return np.zeros((0, 1))
 
 
 def _softmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
-    return compiler.joined(node, [value], fp64(value.type), lambda x: softmax(np.asarray(x, np.float64)), divides=True)
+    return compiler.joined(
+        node, [value], fp64(value.type), lambda x: softmax(np.asarray(_some(x), np.float64)), divides=True
+    )
 
 
 def _dot(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:

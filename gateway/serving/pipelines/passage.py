@@ -25,6 +25,7 @@ from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.engine.split import Split
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
@@ -36,6 +37,9 @@ from gateway.serving.tasks.views import View, whole
 
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
+
+CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
+"""Refusals of what the request has, for which no fallback answers unless a model failed in its run."""
 
 
 @dataclass(slots=True)
@@ -184,9 +188,14 @@ class RequestPassage:
         run = self.plan.runs[index]
         self._target.steps[index].failures += 1
         words = f"pipeline '{self.plan.pipeline.name}', step '{run.name}': {error.message}"
-        self._target.refused(
-            self, RequestError(error.fault, words, retry_after_s=error.retry_after_s, is_loading=error.is_loading)
+        refusal = RequestError(
+            error.fault,
+            words,
+            retry_after_s=error.retry_after_s,
+            is_loading=error.is_loading,
+            in_run=error.in_run,
         )
+        self._target.refused(self, refusal)
 
     def _over(self, index: int) -> None:
         """Note the end of a step. The steps that waited for it are ready."""
@@ -285,6 +294,8 @@ class RequestPassage:
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
+        if isinstance(target, Split):
+            target = target.narrowed(run.fits)  # a version with other labels or outputs would answer something else
         columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
@@ -321,7 +332,8 @@ class RequestPassage:
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
-        if run.step.fallback is None or is_late:
+        is_bad_input = error.fault in CALLERS_FAULTS and not error.in_run
+        if run.step.fallback is None or is_late or is_bad_input:
             self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
             self._fail(index, error)
             return
@@ -351,7 +363,7 @@ class RequestPassage:
         """Return a column of all rows of a step of which those of `chosen` ran."""
         if column.other is not None:
             other = spread(column.other, self.values, count)
-            full = np.array(other, other.dtype if other.dtype == object else column.type.datatype.dtype)
+            full = np.array(other if other.dtype == object else _cast(other, column.type.datatype))
         else:
             full = _filled(count, column, None)
         if not len(rows):
@@ -396,16 +408,23 @@ def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
 
 
 def _cast(column: Array, datatype: Datatype) -> Array:
+    """Return a column in a datatype: of a number that it does not hold the nearest one that it holds."""
     dtype = datatype.dtype
     if column.dtype == dtype:
         return column
     if dtype.kind in "iu" and column.dtype.kind == "f":
-        bounds = np.iinfo(dtype)
         if not np.isfinite(column).all():
             raise StepError("gets a value that is no number")
-        return np.clip(np.rint(column), bounds.min, bounds.max).astype(dtype)
-    with np.errstate(over="ignore"):
-        return column.astype(dtype)
+        column = np.rint(np.asarray(column, np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = column.astype(dtype)
+    if column.dtype.kind in "iuf" and not np.can_cast(column.dtype, dtype):
+        is_float = dtype.kind == "f"
+        bounds = np.finfo(dtype) if is_float else np.iinfo(dtype)
+        is_number = np.isfinite(column) if is_float else True
+        cast[(column >= bounds.max) & is_number] = bounds.max
+        cast[(column <= bounds.min) & is_number] = bounds.min
+    return cast
 
 
 def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:

@@ -45,6 +45,7 @@ from gateway.serving.pipelines.columns import (
     lifted,
     owner_of,
     place_in_group,
+    placed,
     spread,
 )
 from gateway.serving.pipelines.compiler import ExpressionNames
@@ -132,6 +133,7 @@ class _Planner:
         self._inputs = dict[str, tuple[PipelineInput, int]]()
         self._bare = dict[str, ColumnValue]()
         self._pixels = set[str]()
+        self._seen = list[list[str]]()
 
     def plan(self) -> Plan:
         for each in self._pipeline.inputs:
@@ -150,6 +152,7 @@ class _Planner:
         for run in self._runs:
             if isinstance(run, ModelRun):
                 run.settle()
+        self._decode_next_to_pixels()
         unread = [run for run in self._runs if isinstance(run, DecodeRun) and run.name not in self._pixels]
         runs = tuple(LocalRun(run.name, run.needs, lambda _: None) if run in unread else run for run in self._runs)
         return Plan(
@@ -206,6 +209,14 @@ class _Planner:
                 self._pixels.add(name)
         return compiled(expression, self._scope())
 
+    def _decode_next_to_pixels(self) -> None:
+        """Decode also whole images of a step that gets other images as pixels: it prepares all of them itself."""
+        left = [names for names in self._seen if len(names) > 1]
+        while mixed := [names for names in left if any(not name or name in self._pixels for name in names)]:
+            for names in mixed:
+                self._pixels.update(filter(None, names))
+                left.remove(names)
+
     def _needs(self, *expressions: Expression | None, steps: Sequence[str] = ()) -> frozenset[int]:
         named = [*steps]
         for each in filter(None, expressions):
@@ -246,6 +257,8 @@ class _Planner:
         if missing := [name for name in required if name not in inputs]:
             raise self._error(step.name, f"model '{step.model}' needs the input '{missing[0]}'")
         feeds = tuple(self._feed(step, taken.get(name), name, each, manifest) for name, each in inputs.items())
+        shown = [inputs[feed.spec.name].text for feed in feeds if feed.shows]
+        self._seen.append([text if text in self._inputs else "" for text in shown])
         when = None if step.when is None else self._compiled(step.when)
         if when is not None and (when.type.kind != FLAG or when.type.shape):
             raise ExpressionError(
@@ -406,7 +419,8 @@ class _Planner:
 
         needs = self._needs(step.where, step.by, steps=[step.source])
         self._rows[step.name] = rows
-        self._labels[step.name] = self._labels.get(step.source, ())
+        if step.source in self._labels:
+            self._labels[step.name] = self._labels[step.source]
         self._add(
             LocalRun(step.name, needs, apply),
             lambda name: (value := self._columns[step.source](name)) and lifted(value, rows),
@@ -492,8 +506,8 @@ class _Planner:
             if len(asked) and asked.shape[1] != vectors.shape[1]:
                 raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {vectors.shape[1]}")
             scores, best = _nearest(unit_vectors(asked), vectors)
-            labels = np.empty(len(asked), object)
-            labels[:] = [names[at] if found >= step.least else unknown for at, found in zip(best, scores, strict=True)]
+            labels, least = np.empty(len(asked), object), step.least if names else np.inf
+            labels[:] = [names[at] if found >= least else unknown for at, found in zip(best, scores, strict=True)]
             values[score], values[label] = scores, labels
 
         columns = {
@@ -519,7 +533,7 @@ class _Planner:
         found = {key: self._compiled_optional(each) for key, each in output.items()}
         rows = common_rows(name, list(found.values())) or self._root
         return [
-            self._output_column(f"{name}.{key}", (name, key), lifted(value, rows), output[key])
+            self._output_column(f"{name}.{key}", (name, key), placed(value, rows), output[key])
             for key, value in found.items()
         ]
 

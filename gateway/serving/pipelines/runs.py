@@ -142,6 +142,7 @@ def signature(manifest: ModelManifest) -> tuple[object, ...]:
         manifest.inputs,
         manifest.outputs,
         manifest.labels,
+        manifest.task,
         manifest.answered,
         manifest.batched,
         manifest.max_batch_rows,
@@ -174,7 +175,7 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     if finds_objects(manifest):
         known = OBJECTS.get(name)
         spec = specs.get(known[0] if known else name)
-        if spec is None or spec.shape[1:2] != (-1,):
+        if name not in column_names(manifest) or spec is None or spec.shape[1:2] != (-1,):
             return None
         of_type = known[1] if known else ColumnType(NUMBER, spec.shape[2:], spec.datatype)
         labels = manifest.labels
@@ -185,7 +186,8 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     has_rows = manifest.batched or spec.name in manifest.answered
     inner = row_shape(spec, has_rows=has_rows)
     kind = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
-    if spec.name in manifest.answered and inner == (-1,) and name in {"class", "score", "label"}:  # best first
+    is_ranked = manifest.task.endswith("classification") and spec.name in manifest.answered
+    if is_ranked and inner == (-1,) and name in {"class", "score", "label"}:  # best first
         return spec.name, ColumnType(kind, (), spec.datatype), _best_text if kind == TEXT else _best
     if inner == (1,):
         return spec.name, ColumnType(kind, (), spec.datatype), lambda rows: rows.reshape(-1)

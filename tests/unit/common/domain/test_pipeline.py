@@ -97,6 +97,11 @@ def step(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("document", "line", "problem"),
     [
+        (
+            WHOLE.replace("[output]", '[output]\nresult = "x"'),
+            WHOLE[: WHOLE.index("[output]")].count("\n") + 2,
+            "the document",
+        ),
         (WHOLE.replace("schema = 1", "schema = 2"), 1, "must be between 1 and 1"),
         (WHOLE.replace('name = "chain"', 'name = "../chain"'), 2, "must be 1 to 128 letters"),
         (WHOLE.replace('"FP32[4, -1]"', '"FP32[4"'), 7, "a datatype with the shape of a row"),

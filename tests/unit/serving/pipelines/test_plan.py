@@ -224,6 +224,20 @@ def test_a_file_that_is_no_archive_is_no_gallery(content: bytes, tmp_path: Path)
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("least", [-1, 0, 0.5])
+async def test_all_are_unknown_to_a_gallery_without_entries(least: float, tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", vectors=np.zeros((0, 4), np.float32), labels=np.array([], "U1"))
+    made = await rig()
+    made.pipeline(
+        '[input]\nx = "FP32[4]"\n[[step]]\nname = "e"\nmodel = "four"\nof = "x"\n'
+        f'[[step]]\nname = "who"\nmatch = "g.npz"\nof = "e.y"\nleast = {least}\n[output]\nname = "who.label"',
+        folder=tmp_path,
+    )
+    await made.begin()
+    assert (await made.ask({"x": np.ones((1, 4))}, "name"))["name"].tolist() == [b"unknown"]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("entries", [0, 3, 20_000])
 async def test_the_nearest_of_a_gallery_is_named(entries: int, tmp_path: Path) -> None:
     own = np.random.default_rng(entries)

@@ -129,6 +129,28 @@ async def test_a_step_with_a_fallback_needs_no_model() -> None:
     assert await y(rig) == -1
 
 
+@pytest.mark.parametrize("of", ["page", "turn(page, 0)"])
+async def test_no_fallback_answers_bad_input(of: str) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    step = f'[[step]]\nname = "cars"\nmodel = "find"\nof = "{of}"\nfallback = {{}}\n'
+    rig.pipeline(f'[input]\npage = "image"\n{step}[output]\nn = "count(cars)"\n')
+    await rig.begin()
+    with pytest.raises(RequestError) as refused:
+        await rig.ask({"page": np.array([b"no image"], object)})
+    assert refused.value.fault is Fault.INVALID
+    assert rig.target().steps[-1].fallbacks == 0
+
+
+async def test_a_fallback_answers_for_a_pipeline_whose_model_fails_in_its_run() -> None:
+    rig = await two_steps()
+    step = '[[step]]\nname = "a"\nmodel = "chain"\nof = "x"\nfallback = { y = 5 }\n'
+    rig.pipeline(f'[input]\nx = "FP32[]"\n{step}[output]\ny = "a.y"\n', "outer")
+    await rig.begin()
+    rig.session_of("second").failure = RuntimeError("broken")
+    assert (await rig.ask({"x": np.array([1.0, 2.0])}, "y", name="outer"))["y"].tolist() == [5, 5]
+
+
 async def test_a_refused_model_refuses_the_pipeline_with_words() -> None:
     rig = PipelineRig()
     rig.model("first", add_one, X, Y)

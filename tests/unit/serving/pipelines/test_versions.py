@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.pipeline import read_pipeline
 from gateway.common.domain.release import Release
-from gateway.common.domain.tensor import Datatype
-from tests.simulators.pipelines import PipelineRig, spec
+from gateway.common.domain.tensor import Datatype, Tensors
+from tests.simulators.pipelines import FOUND, PipelineRig, spec
 
 pytestmark = pytest.mark.asyncio
 ONE = """
@@ -141,6 +142,22 @@ async def test_a_pipeline_runs_an_older_version_of_the_one_that_would_run_it() -
     await rig.begin()
     assert await y(rig, "outer") == 2
     assert "runs itself" in next(one.reason for one in rig.repository.index() if one.version == "2")
+@pytest.mark.parametrize("name", ["score", "class", "label"])
+async def test_a_list_of_a_pipeline_is_a_list_also_under_the_name_of_a_classifiers_result(name: str) -> None:
+    def found(of: Tensors) -> Tensors:
+        rows = len(of["x"])
+        scores, classes = np.tile(np.float32([0.25, 0.75]), (rows, 1)), np.tile(np.int32([0, 1]), (rows, 1))
+        return {"boxes": np.zeros((rows, 2, 4), np.float32), "scores": scores, "classes": classes}
+
+    rig = rig_with_m()
+    rig.model("find", found, (spec("x"),), FOUND, answered=("boxes", "scores", "classes"), labels=("car", "dog"))
+    rig.pipeline(ONE.format(more="").replace('"m"', '"find"').replace('y = "one.y"', f'{name} = "one.{name}"'), "inner")
+    rig.pipeline(ONE.format(more="").replace('"m"', '"inner"').replace('"one.y"', f'"one.{name}"'), "outer")
+    await rig.begin()
+    inputs = {"x": np.array([1.0, 2.0])}
+    inner, outer = (await rig.ask(inputs, name, name="inner"))[name], (await rig.ask(inputs, "y", name="outer"))["y"]
+    assert outer.shape == (2, 2)
+    assert outer.tolist() == inner.tolist()
 
 
 async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> None:
@@ -152,6 +169,18 @@ async def test_a_pipeline_under_the_models_of_a_route_answers_with_each() -> Non
     await rig.stage(of, "d2")
     rig.repository.route("m", {"1": 50, "2": 50}, lease_s=60)
     assert {await y(rig) for _ in range(6)} == {2, 51}
+
+
+@pytest.mark.parametrize("changes", [{"labels": ("dog", "cat")}, {"outputs": (spec("z", 2),)}])
+async def test_a_version_of_a_route_that_means_something_else_answers_no_pipeline(changes: dict[str, Any]) -> None:
+    rig = PipelineRig()
+    rig.model("m", lambda of: {"y": of["x"], "z": of["x"]}, (spec("x", 2),), (spec("y", 2),), labels=("cat", "dog"))
+    rig.pipeline(ONE.format(more="").replace("FP32[]", "FP32[2]").replace('"one.y"', '"label(argmax(one.y), one)"'))
+    await rig.begin()
+    rig.runtime.functions["m"] = lambda of: {"y": of["x"][:, ::-1], "z": of["x"]}  # type: ignore[attr-defined]
+    await rig.stage(replace(rig.manifests["m"], version="2", **changes), "d2")
+    rig.repository.route("m", {"1": 60, "2": 40}, lease_s=60)
+    assert [(await rig.ask({"x": np.array([[9.0, 1.0]])}, "y"))["y"][0] for _ in range(6)] == [b"cat"] * 6
 
 
 # ---- rows of mixed origin --------------------------------------------------------------------------------------------

@@ -94,6 +94,11 @@ def test_names_that_no_expression_can_have_are_changed_with_a_remark(tmp_path: P
     pipeline = read(source)
     assert [(each.name, each.shape) for each in pipeline.inputs] == [("raw_0", (3,))]
     assert list(pipeline.outputs) == ["class_", "MIDDLE"]
+    (tmp_path / "again").mkdir()
+    assert list(read(triton(tmp_path / "again", changed.replace('"class"', '"result"'))).outputs) == [
+        "result_",
+        "MIDDLE",
+    ]
     told = [(each.what, each.text) for each in source.pipelines[0].findings if each.outcome is ImportOutcome.MISSING]
     assert told[:3] == [
         ("input raw:0", "clients send the shape [1, 3]: a pipeline has rows"),
