@@ -412,7 +412,12 @@ class ModelRepository:
 
     async def _opened_pipeline(self, release: Release) -> ModelTarget:
         old = self._registry.serving(release.name, release.version)
-        return await self._open_pipeline(release, self._registry.find, self._context, old)
+        try:
+            return await self._open_pipeline(release, self._registry.find, self._context, old)
+        except (VariantError, ConfigurationError):
+            raise
+        except Exception as error:  # one release's boundary: the others are served all the same
+            raise VariantError(f"failed to open: {type(error).__name__}: {error}") from error
 
     def _made(self, opened: Opened) -> ModelTarget:
         manifest = opened.manifest

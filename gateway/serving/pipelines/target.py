@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,14 +63,12 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
 def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
     """Return `vectors` [n, d], made as long as 1, and `labels` [n] of a gallery. Raises ConfigurationError."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > GALLERY_LIMIT_BYTES:
-            raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
-        with np.load(file, allow_pickle=False) as content:
-            vectors, labels = np.asarray(content["vectors"]), np.asarray(content["labels"])
-    except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
-        words = f"is no gallery: {error}; write one with numpy.savez(file, vectors=…, labels=…)"
+        vectors, labels = _arrays_of(file)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # noqa: BLE001  numpy and zipfile raise whatever a damaged file leads them to
+        words = f"is no gallery: {str(error) or type(error).__name__}"
+        words += "; write one with numpy.savez(file, vectors=…, labels=…)"
         raise ConfigurationError(words, file=str(file)) from None
     if vectors.dtype.kind not in "fiu" or vectors.ndim != 2:
         words = f"needs vectors [n, d] of numbers, not {list(vectors.shape)} of {vectors.dtype}"
@@ -85,6 +82,15 @@ def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
     return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
+
+
+def _arrays_of(file: Path) -> tuple[Array, Array]:
+    with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > GALLERY_LIMIT_BYTES:
+        raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
+    with np.load(file, allow_pickle=False) as content:
+        return np.asarray(content["vectors"]), np.asarray(content["labels"])
 
 
 def reached(models: Iterable[tuple[str, str]], find: Find) -> set[str]:
