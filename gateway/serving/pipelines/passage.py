@@ -79,6 +79,7 @@ class RequestPassage:
         "_left",
         "_needed",
         "_pending",
+        "_pixels",
         "_ready",
         "_shared",
         "_target",
@@ -96,6 +97,7 @@ class RequestPassage:
         self._left = len(plan.runs)
         self._under = dict[int, Under]()
         self._unsent = set[int]()
+        self._pixels = [target.settings.image_pixels]
         self._shared = dict[object, Future[Any]]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
@@ -148,7 +150,7 @@ class RequestPassage:
             if isinstance(run, LocalRun):
                 self._step(index, partial(self._local, index, run))
             elif isinstance(run, DecodeRun):
-                call = partial(_decoded, self.values[run.slot], run.name, self._target)
+                call = partial(_decoded, self.values[run.slot], run.name, self._target.settings, self._pixels)
                 done = partial(self._decoded, index, run, time.monotonic_ns())
                 self._step(index, partial(self._apart, index, call, done))
             else:
@@ -445,10 +447,12 @@ def _filled(count: int, column: Column, value: Any) -> Array:
     return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
 
 
-def _decoded(contents: Array, name: str, target: PassageOwner) -> Array:
+def _decoded(contents: Array, name: str, settings: EngineSettings, pixels: list[int]) -> Array:
+    """Return whole views of images. `pixels`: how many more the request may decode, of all its inputs together."""
     views = np.empty(len(contents), object)
     for row, content in enumerate(contents):
-        views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))
+        views[row] = view = whole(open_image(bytes(content), f"image {row} of input '{name}'", settings, pixels[0]))
+        pixels[0] -= view.image.width * view.image.height
     return views
 
 

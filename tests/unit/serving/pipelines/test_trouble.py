@@ -573,6 +573,22 @@ async def test_a_broken_picture_is_refused(content: bytes) -> None:
     assert caught.value.fault is Fault.INVALID
 
 
+async def test_the_pixels_of_a_request_are_those_of_all_its_images() -> None:
+    rig = PipelineRig(image_pixels=1000)
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\nb = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n'
+        '[[step]]\nname = "two"\nmodel = "find"\nof = "turn(b, 90)"\n[output]\nn = "count(one)"\nm = "count(two)"'
+    )
+    await rig.begin()
+    image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object)
+    assert (await rig.ask({"a": image, "b": image}, "n"))["n"].tolist() == [0]
+    for rows in (2, 3):
+        with pytest.raises(RequestError, match="400 pixels, at most 200 more are decoded") as caught:
+            await rig.ask({"a": np.repeat(image, rows), "b": np.repeat(image, rows)})
+        assert caught.value.fault is Fault.TOO_LARGE
+
+
 async def test_too_many_rows_of_a_step_are_refused_with_words() -> None:
     rig = PipelineRig()
     detector(rig, "find", lambda _: [((0, 0, 5, 5), 0.5, 0)] * 10_001)
