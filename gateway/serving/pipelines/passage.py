@@ -65,6 +65,9 @@ class PassageOwner(Protocol):
     find: Find
     steps: list[StepStatistics]
 
+    def linger(self, future: Future[Any]) -> None:
+        """Count work on a thread that goes on although its request is over toward the limit of requests."""
+
     def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
 
@@ -83,6 +86,7 @@ class RequestPassage:
         "_ready",
         "_shared",
         "_target",
+        "_threaded",
         "_under",
         "_unsent",
         "plan",
@@ -99,6 +103,7 @@ class RequestPassage:
         self._unsent = set[int]()
         self._pixels = [target.settings.image_pixels]
         self._shared = dict[object, Future[Any]]()
+        self._threaded = set[Future[Any]]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -165,6 +170,11 @@ class RequestPassage:
         self._unsent.clear()
         for each in pending.values():
             each.cancel()
+        threaded, self._threaded = self._threaded, set()
+        self._shared.clear()
+        for future in threaded:
+            if not (future.cancel() or future.done()):
+                self._target.linger(future)
 
     def _step(self, index: int, call: Callable[[], None]) -> None:
         """Call a part of a step. Its failure is that of the request, unless a model's step has a fallback."""
@@ -222,10 +232,12 @@ class RequestPassage:
                 future = self._target.decoders.submit_for(self.ticket.request.caller, call)
             except RuntimeError as error:
                 raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+            self._threaded.add(future)
             if key is not None:
                 self._shared[key] = future
 
         def ended() -> None:
+            self._threaded.discard(future)
             if not self.ticket.done:
                 self._step(index, lambda: done(future.result()))
                 self.advance()

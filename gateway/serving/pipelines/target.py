@@ -6,6 +6,7 @@ import asyncio
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,7 @@ class PipelineTarget:
         self.used_ns, self._signed = time.monotonic_ns(), signed
         self._limit = context.settings.queue_of(pipeline.name).requests
         self._under_way = dict[Ticket, RequestPassage]()
+        self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
         self._publish_state(ServableState.AVAILABLE)
@@ -231,10 +233,15 @@ class PipelineTarget:
             raise RequestError(Fault.EXPIRED, words)
         if self._closed:
             raise self._unloaded()
-        if len(self._under_way) >= self._limit:
+        if len(self._under_way) + len(self._lingering) >= self._limit:
             self.statistics.drop("queue_full")
             words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
             raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+
+    def linger(self, future: Future[Any]) -> None:
+        """Count work on a thread that goes on although its request is over toward the limit of requests."""
+        self._lingering.add(future)
+        future.add_done_callback(self._lingering.discard)  # on its thread: it is atomic
 
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: cancel what its steps submitted."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensors
 from gateway.serving.domain.infer import RequestedOutput
+from gateway.serving.engine.images import open_image
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
+from gateway.serving.pipelines import passage
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import PIXELS, PipelineRig, asked, detector, spec
 
@@ -587,6 +591,43 @@ async def test_the_pixels_of_a_request_are_those_of_all_its_images() -> None:
         with pytest.raises(RequestError, match="400 pixels, at most 200 more are decoded") as caught:
             await rig.ask({"a": np.repeat(image, rows), "b": np.repeat(image, rows)})
         assert caught.value.fault is Fault.TOO_LARGE
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_work_on_threads_ends_with_its_request(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not begun never does; what has begun has the place of a request until it ends."""
+    free, begins, opened = threading.Event(), threading.Event(), list[str]()
+
+    def opening(content: bytes, where: str, *more: Any) -> object:
+        opened.append(where)
+        begins.set()
+        assert free.wait(10)
+        return open_image(content, where, *more)
+
+    rig = PipelineRig(queue_requests=1)
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    monkeypatch.setattr(passage, "open_image", opening)
+    if not begun:
+        rig.target().decoders.submit(free.wait)
+    image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))] * 3, object)
+    request = asyncio.create_task(rig.ask({"a": image}))
+    await asyncio.to_thread(begins.wait, 10 if begun else 0.05)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    if begun:
+        with pytest.raises(RequestError, match="as many requests under way as it may"):
+            await rig.ask({"a": image})
+    free.set()
+    while rig.target()._lingering:
+        await asyncio.sleep(0.001)
+    earlier = len(opened)
+    assert (await rig.ask({"a": image[:1]}, "n"))["n"].tolist() == [0]
+    assert (earlier > 0, len(opened) - earlier) == (begun, 1)
 
 
 async def test_too_many_rows_of_a_step_are_refused_with_words() -> None:
