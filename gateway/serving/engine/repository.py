@@ -69,6 +69,7 @@ class ModelRepository:
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
         self._changing, self._followed = asyncio.Lock(), asyncio.Event()
         self._decoders = Threads(settings.image_threads, "decode")
+        self._preparing = Threads(settings.image_threads, "prepare")
         self._comparing = Comparing(settings.comparisons)
         self._context = EngineContext(
             settings,
@@ -78,6 +79,7 @@ class ModelRepository:
             self._comparing,
             publish,
             replace=self._replace_later,
+            preparing=self._preparing,
         )
         self._replacing: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
@@ -203,6 +205,7 @@ class ModelRepository:
             servables = [target for target in self._registry.targets() if target not in pipelines]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
+            self._preparing.close()
 
     def _serving(self) -> list[LoadedVersion[ModelTarget]]:
         return [record.serving for record in self._registry.records() if record.serving]

@@ -1,7 +1,8 @@
 """One request's way through a pipeline: each step runs as soon as those that it needs are over. On the event loop.
 
 A step with a model submits rows to the model's own queue, next to all other callers, and receives them as a sink.
-Tensors are passed by reference. Images are decoded and prepared on the threads that decode for all models.
+Tensors are passed by reference. Images are decoded and prepared, and large galleries compared, on the threads of
+pipelines, in slices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
@@ -30,6 +32,7 @@ from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
 from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
+from gateway.serving.pipelines.slices import Slices, begin_slices
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
 from gateway.serving.tasks.views import View, whole
@@ -61,7 +64,7 @@ class PassageOwner(Protocol):
     """Pipeline of a passage; a `PipelineTarget` is one. `steps`: counters in the order of the plan's runs."""
 
     settings: EngineSettings
-    decoders: Threads
+    preparing: Threads
     find: Find
     steps: list[StepStatistics]
 
@@ -155,9 +158,9 @@ class RequestPassage:
             if isinstance(run, LocalRun):
                 self._step(index, partial(self._local, index, run))
             elif isinstance(run, DecodeRun):
-                call = partial(_decoded, self.values[run.slot], run.name, self._target.settings, self._pixels)
+                work = _decoded(self.values[run.slot], run.name, self._target.settings, self._pixels)
                 done = partial(self._decoded, index, run, time.monotonic_ns())
-                self._step(index, partial(self._apart, index, call, done))
+                self._step(index, partial(self._apart, index, work, done))
             else:
                 self._step(index, partial(self._submit, index, run))
         if not self._left and not self.ticket.done:
@@ -218,18 +221,21 @@ class RequestPassage:
             self._over(index)
 
         if run.is_long(self.values):
-            self._apart(index, partial(run.apply, self.values), applied)
+            self._apart(index, run.slices(self.values), applied)
         else:
             run.apply(self.values)
             applied()
 
-    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None], key: object = None) -> None:
-        """Run a call on a thread, then `done` with its result here. Calls of one `key` run once for all steps."""
+    def _is_over(self) -> bool:
+        return self.ticket.done
+
+    def _apart(self, index: int, work: Slices[Any], done: Callable[[Any], None], key: object = None) -> None:
+        """Do work on a thread, then `done` with its result here. Work of one `key` is done once for all steps."""
         loop = asyncio.get_running_loop()
         future = self._shared.get(key)
         if future is None:
             try:
-                future = self._target.decoders.submit_for(self.ticket.request.caller, call)
+                future = begin_slices(self._target.preparing, self.ticket.request.caller, work, self._is_over)
             except RuntimeError as error:
                 raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
             self._threaded.add(future)
@@ -277,9 +283,9 @@ class RequestPassage:
             self._begin(index, under, columns, ())
         else:
             under.images = views
-            call = partial(_prepared, run.feeds, columns)
+            work = _prepared(run.feeds, columns)
             key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
-            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared), key)
+            self._apart(index, work, lambda prepared: self._begin(index, under, *prepared), key)
 
     def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
@@ -459,23 +465,41 @@ def _filled(count: int, column: Column, value: Any) -> Array:
     return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
 
 
-def _decoded(contents: Array, name: str, settings: EngineSettings, pixels: list[int]) -> Array:
+def _decoded(contents: Array, name: str, settings: EngineSettings, pixels: list[int]) -> Slices[Array]:
     """Return whole views of images. `pixels`: how many more the request may decode, of all its inputs together."""
     views = np.empty(len(contents), object)
     for row, content in enumerate(contents):
         views[row] = view = whole(open_image(bytes(content), f"image {row} of input '{name}'", settings, pixels[0]))
         pixels[0] -= view.image.width * view.image.height
+        yield
     return views
 
 
-def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> tuple[list[Array], tuple[Frame, ...]]:
+def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> Slices[tuple[list[Array], tuple[Frame, ...]]]:
     """Return the columns with images as tensors, and the places of the first input's images in it."""
     arrays, frames = list[Array](), tuple[Frame, ...]()
     for feed, column in zip(feeds, columns, strict=True):
         if feed.shows:
-            array, placed = views_as_input(column, feed.spec)
+            array, placed = yield from _tensor_of(column, feed.spec)
             arrays.append(array)
             frames = frames or placed
         else:
             arrays.append(column)
     return arrays, frames
+
+
+def _tensor_of(views: Array, spec: TensorSpec) -> Slices[tuple[Array, tuple[Frame, ...]]]:
+    """Return what `views_as_input` does, one view after the other."""
+    first, frames = views_as_input(views[:1], spec)
+    if len(views) == 1:
+        return first, frames
+    whole_of, placed = np.empty((len(views), *first.shape[1:]), first.dtype), list(frames)
+    whole_of[0] = first[0]
+    for row in range(1, len(views)):
+        yield
+        array, frames = views_as_input(views[row : row + 1], spec)
+        if array.shape[1:] != whole_of.shape[1:]:
+            raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size")
+        whole_of[row] = array[0]
+        placed += frames
+    return whole_of, tuple(placed)

@@ -123,7 +123,7 @@ class PipelineTarget:
         statistics: ServableStatistics | None = None,
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
-        self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
+        self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
         self._plan = self._planned()
         self.manifest = self.declared = self._plan.manifest
         self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))

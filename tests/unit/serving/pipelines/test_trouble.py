@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from gateway.common.domain.tensor import Datatype, Tensors
 from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.engine.images import open_image
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
+from gateway.serving.engine.threads import Threads
 from gateway.serving.pipelines import passage
+from gateway.serving.pipelines.slices import Slices, begin_slices
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import PIXELS, PipelineRig, asked, detector, spec
 
@@ -612,7 +615,7 @@ async def test_work_on_threads_ends_with_its_request(begun: bool, monkeypatch: p
     await rig.begin()
     monkeypatch.setattr(passage, "open_image", opening)
     if not begun:
-        rig.target().decoders.submit(free.wait)
+        rig.target().preparing.submit(free.wait)
     image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))] * 3, object)
     request = asyncio.create_task(rig.ask({"a": image}))
     await asyncio.to_thread(begins.wait, 10 if begun else 0.05)
@@ -627,7 +630,44 @@ async def test_work_on_threads_ends_with_its_request(begun: bool, monkeypatch: p
         await asyncio.sleep(0.001)
     earlier = len(opened)
     assert (await rig.ask({"a": image[:1]}, "n"))["n"].tolist() == [0]
-    assert (earlier > 0, len(opened) - earlier) == (begun, 1)
+    assert (earlier, len(opened) - earlier) == (begun, 1)
+
+
+async def test_requests_for_models_do_not_wait_for_the_work_of_pipelines() -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    free, image = threading.Event(), np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object)
+    rig.target().preparing.submit(free.wait)
+    own = asyncio.create_task(rig.ask({"a": image}, "n"))
+    assert (await rig.ask({"image": image}, "scores", name="find"))["scores"].shape == (1, 0)
+    assert not own.done()
+    free.set()
+    assert (await own)["n"].tolist() == [0]
+
+
+async def test_callers_take_turns_within_the_work_of_one_request() -> None:
+    order, threads = list[str](), Threads(1, "test")
+
+    def work(name: str) -> Slices[str]:
+        for _ in range(3):
+            order.append(name)
+            yield
+        return name
+
+    free, is_over = threading.Event(), threading.Event()
+    threads.submit(free.wait)
+    found = [begin_slices(threads, name, work(name), lambda: False) for name in "ab"]
+    stopped = begin_slices(threads, "c", work("c"), is_over.is_set)
+    is_over.set()
+    free.set()
+    assert [await asyncio.wrap_future(each) for each in found] == ["a", "b"]
+    assert order == ["a", "b"] * 3
+    assert isinstance(stopped.exception(5), CancelledError)
+    threads.close()
 
 
 async def test_too_many_rows_of_a_step_are_refused_with_words() -> None:
