@@ -31,7 +31,7 @@ from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
-from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
+from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun, elements
 from gateway.serving.pipelines.slices import Slices, begin_slices
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
@@ -39,13 +39,16 @@ from gateway.serving.tasks.views import View, whole
 
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
+PREPARED_BYTES = 2**28
+"""Most bytes of one step's images as tensors, in parts that are prepared, wait or run; two parts of a row at least."""
 
 
 @dataclass(slots=True)
 class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
-    `most`: rows of a part. `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    `most`: rows of a part. `sent`: how many parts were begun, `at_once` of them may be under way. `columns`: what all
+    parts are made of; `images`: those of them that are prepared part by part.
     """
 
     run: ModelRun
@@ -55,9 +58,9 @@ class Under:
     left: int = 0
     most: int = 1
     sent: int = 0
+    at_once: int = 1
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
-    frames: Sequence[Frame] = ()
 
 
 class PassageOwner(Protocol):
@@ -226,16 +229,26 @@ class RequestPassage:
             run.apply(self.values)
             applied()
 
-    def _is_over(self) -> bool:
-        return self.ticket.done
+    def _is_over(self, index: int = 0, under: Under | None = None) -> bool:
+        """Return True if none waits for the work of a model's step; without one: of the request. On any thread."""
+        return self.ticket.done or (under is not None and self._under.get(index) is not under)
 
-    def _apart(self, index: int, work: Slices[Any], done: Callable[[Any], None], key: object = None) -> None:
+    def _apart(
+        self,
+        index: int,
+        work: Slices[Any],
+        done: Callable[[Any], None],
+        key: object = None,
+        under: Under | None = None,
+    ) -> None:
         """Do work on a thread, then `done` with its result here. Work of one `key` is done once for all steps."""
+        is_over = partial(self._is_over, index, under)
         loop = asyncio.get_running_loop()
         future = self._shared.get(key)
         if future is None:
             try:
-                future = begin_slices(self._target.preparing, self.ticket.request.caller, work, self._is_over)
+                caller = self.ticket.request.caller
+                future = begin_slices(self._target.preparing, caller, work, self._is_over if key else is_over)
             except RuntimeError as error:
                 raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
             self._threaded.add(future)
@@ -244,7 +257,7 @@ class RequestPassage:
 
         def ended() -> None:
             self._threaded.discard(future)
-            if not self.ticket.done:
+            if not is_over():
                 self._step(index, lambda: done(future.result()))
                 self.advance()
 
@@ -279,61 +292,77 @@ class RequestPassage:
         columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
         shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
         views = next((column for column in shown if isinstance(column[0], View)), None)
-        if views is None:
-            self._begin(index, under, columns, ())
-        else:
+        if views is not None:
             under.images = views
-            work = _prepared(run.feeds, columns)
-            key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
-            self._apart(index, work, lambda prepared: self._begin(index, under, *prepared), key)
+        self._begin(index, under, columns)
 
-    def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+    def _begin(self, index: int, under: Under, columns: Sequence[Array]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
-        under.columns, under.frames = columns, frames
+        under.columns = columns
+        row_bytes = max(1, sum(_row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
-            row_bytes = sum(column.nbytes for column in columns) // rows
             most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+        if len(under.images):
+            most = max(1, min(most, PREPARED_BYTES // (2 * row_bytes)))
         under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
+        if under.left > 1:
+            under.at_once = min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
+            if len(under.images):
+                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * row_bytes)))
         self._send(index, under)
 
     def _send(self, index: int, under: Under) -> None:
-        """Submit the next parts of a step."""
+        """Begin the next parts of a step."""
+        parts, run = len(under.parts), under.run
+        while under.sent < parts and under.sent - (parts - under.left) < under.at_once:
+            part = under.sent
+            under.sent += 1
+            places = slice(part * under.most, (part + 1) * under.most)
+            columns = under.columns if parts == 1 else [column[places] for column in under.columns]
+            if not len(under.images):
+                self._submit_part(index, under, part, columns, ())
+                continue
+            is_shared = parts == len(run.feeds) == 1 and under.chosen is None
+            done = partial(self._prepared, index, under, part)
+            self._apart(index, _prepared(run.feeds, columns), done, run.feeds[0].key if is_shared else None, under)
+
+    def _prepared(self, index: int, under: Under, part: int, prepared: tuple[Sequence[Array], Sequence[Frame]]) -> None:
+        if self._under.get(index) is under:  # else another part failed
+            self._submit_part(index, under, part, *prepared)
+
+    def _submit_part(
+        self, index: int, under: Under, part: int, columns: Sequence[Array], frames: Sequence[Frame]
+    ) -> None:
         run, sent = under.run, self.ticket.request
         target = self._target.find(run.step.model, run.step.version)
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
-        columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
             own_ns = under.began_ns + int(run.step.deadline_s * 1e9)
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        at_once = 1 if parts == 1 else min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
-        while under.sent < parts and under.sent - (parts - under.left) < at_once:
-            part = under.sent
-            under.sent += 1
-            places = slice(part * most, (part + 1) * most)
-            inputs = {
-                feed.spec.name: Tensor(
-                    Datatype.BYTES if column.dtype == object else feed.spec.datatype,
-                    _shaped(column if parts == 1 else column[places], feed, batched=run.batched),
-                )
-                for feed, column in zip(run.feeds, columns, strict=True)
-            }
-            request = InferRequest(
-                run.step.model,
-                inputs,
-                run.step.version,
-                sent.id,
-                run.wanted,
-                deadline_ns,
-                sent.priority,
-                sent.caller,
-                f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+        inputs = {
+            feed.spec.name: Tensor(
+                Datatype.BYTES if column.dtype == object else feed.spec.datatype,
+                _shaped(column, feed, batched=run.batched),
             )
-            self._pending[index, part] = target.submit(request, self, (index, part), None, under.frames[places])
+            for feed, column in zip(run.feeds, columns, strict=True)
+        }
+        request = InferRequest(
+            run.step.model,
+            inputs,
+            run.step.version,
+            sent.id,
+            run.wanted,
+            deadline_ns,
+            sent.priority,
+            sent.caller,
+            f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+        )
+        self._pending[index, part] = target.submit(request, self, (index, part), None, frames)
 
     def _failed(self, index: int, under: Under, error: RequestError) -> None:
         """Use the values of the step's fallback, or let the request fail."""
@@ -405,6 +434,20 @@ class RequestPassage:
             values[column.slot] = made_of
         values[made.index] = owned if under.chosen is None else under.chosen[owned]
         values[made.count] = len(owned)
+
+
+def _row_bytes(feed: Feed, column: Array) -> int:
+    """Return the bytes of a row of a model's input; of one with images those of the tensor that they become."""
+    if not feed.shows:
+        return column.nbytes // len(column)
+    inner, preprocess = feed.spec.shape[1:], feed.spec.preprocess
+    values = elements(inner)
+    if not values:
+        sizes = [(view.size[1], view.size[0]) for view in column]
+        resized = preprocess.resize if preprocess and preprocess.resize else None
+        channels = preprocess.channels if preprocess else 3
+        values = channels * max(int(height * width) for height, width in ([resized] if resized else sizes))
+    return values * feed.spec.datatype.dtype.itemsize
 
 
 def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensors
 from gateway.serving.domain.infer import RequestedOutput
-from gateway.serving.engine.images import open_image
+from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
 from gateway.serving.engine.threads import Threads
 from gateway.serving.pipelines import passage
@@ -647,6 +648,33 @@ async def test_requests_for_models_do_not_wait_for_the_work_of_pipelines() -> No
     assert not own.done()
     free.set()
     assert (await own)["n"].tolist() == [0]
+
+
+async def test_images_of_a_step_are_prepared_a_few_parts_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list[int]()
+
+    def preparing(views: Any, of: TensorSpec) -> object:
+        rows.append(len(views))
+        return views_as_input(views, of)
+
+    monkeypatch.setattr(passage, "views_as_input", preparing)
+    monkeypatch.setattr(passage, "PREPARED_BYTES", 8 * 3 * 8 * 8, raising=False)
+    rig = PipelineRig(slow=("find",))
+    detector(rig, "find", lambda pixels: [((0, 0, 2, 2), float(pixels.mean()) / 255, 0)])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "t"\ntile = "a"\nsize = [8, 8]\n'
+        '[[step]]\nname = "one"\nmodel = "find"\nof = "t.image"\n[output]\ns = "one.score"'
+    )
+    await rig.begin()
+    rig.session_of("find").gate.clear()
+    pixels = np.repeat(np.arange(0, 200, 8, dtype=np.uint8), 8)[np.newaxis, :, np.newaxis].repeat(8, 0).repeat(3, 2)
+    request = asyncio.create_task(rig.ask({"a": np.array([encoded(pixels)], object)}, "s"))
+    await rig.begun(rig.session_of("find"))
+    await asyncio.sleep(0.05)
+    assert 0 < sum(rows) <= 8
+    rig.session_of("find").gate.set()
+    np.testing.assert_allclose((await request)["s"], [np.arange(0, 200, 8) / 255], atol=1e-6)
+    assert sum(rows) == 25
 
 
 async def test_callers_take_turns_within_the_work_of_one_request() -> None:
