@@ -59,8 +59,14 @@ class Under:
     most: int = 1
     sent: int = 0
     at_once: int = 1
+    timer: asyncio.TimerHandle | None = None
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
+
+    def stop_timer(self) -> None:
+        """Forget the step's deadline: it is over."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class PassageOwner(Protocol):
@@ -109,7 +115,7 @@ class RequestPassage:
         self._unsent = set[int]()
         self._pixels = [target.settings.image_pixels]
         self._shared = dict[object, Future[Any]]()
-        self._threaded = set[Future[Any]]()
+        self._threaded = dict[Future[Any], int]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -172,15 +178,31 @@ class RequestPassage:
     def cancel(self) -> None:
         """Cancel what is under way."""
         pending, self._pending = self._pending, {}
+        for under in self._under.values():
+            under.stop_timer()
         self._under.clear()
         self._unsent.clear()
         for each in pending.values():
             each.cancel()
-        threaded, self._threaded = self._threaded, set()
+        threaded, self._threaded = self._threaded, {}
         self._shared.clear()
         for future in threaded:
             if not (future.cancel() or future.done()):
                 self._target.linger(future)
+
+    def expire(self) -> None:
+        """Fail at the request's deadline, in the first step that is not over."""
+        late = RequestError(Fault.EXPIRED, "the request's time is over")
+        begun = next(iter(self._under), next(iter(self._threaded.values()), 0))
+        self._fail(begun, late)
+
+    def _late(self, index: int, under: Under) -> None:
+        """End a step at its own deadline."""
+        if self._under.get(index) is under:
+            words = f"took longer than its deadline_s of {under.run.step.deadline_s:g} s"
+            del self._under[index]
+            self._step(index, partial(self._failed, index, under, RequestError(Fault.EXPIRED, words)))
+            self.advance()
 
     def _step(self, index: int, call: Callable[[], None]) -> None:
         """Call a part of a step. Its failure is that of the request, unless a model's step has a fallback."""
@@ -251,12 +273,12 @@ class RequestPassage:
                 future = begin_slices(self._target.preparing, caller, work, self._is_over if key else is_over)
             except RuntimeError as error:
                 raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
-            self._threaded.add(future)
+            self._threaded[future] = index
             if key is not None:
                 self._shared[key] = future
 
         def ended() -> None:
-            self._threaded.discard(future)
+            self._threaded.pop(future, None)
             if not is_over():
                 self._step(index, lambda: done(future.result()))
                 self.advance()
@@ -288,6 +310,8 @@ class RequestPassage:
         self._under[index] = under
         if running > REQUEST_ROWS_LIMIT:
             raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
+        if run.step.deadline_s:
+            under.timer = asyncio.get_running_loop().call_later(run.step.deadline_s, self._late, index, under)
         statistics.runs += 1
         columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
         shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
@@ -367,6 +391,7 @@ class RequestPassage:
     def _failed(self, index: int, under: Under, error: RequestError) -> None:
         """Use the values of the step's fallback, or let the request fail."""
         run, deadline_ns = under.run, self.ticket.request.deadline_ns
+        under.stop_timer()
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
@@ -385,6 +410,7 @@ class RequestPassage:
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
         run, values, chosen = under.run, self.values, under.chosen
+        under.stop_timer()
         count = values[run.rows.count]
         if run.made is not None:
             self._keep_objects(run, run.made, under)

@@ -222,7 +222,10 @@ class PipelineTarget:
         ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
         passage = self._under_way[ticket] = RequestPassage(self, plan, ticket)
         self._none.clear()
-        asyncio.get_running_loop().call_soon(passage.begin)
+        loop = asyncio.get_running_loop()
+        if request.deadline_ns is not None:
+            ticket.timer = loop.call_at(request.deadline_ns / 1e9, self._expire, passage)
+        loop.call_soon(passage.begin)
         return ticket
 
     def _check_room(self, request: InferRequest, now_ns: int) -> None:
@@ -237,6 +240,10 @@ class PipelineTarget:
             self.statistics.drop("queue_full")
             words = f"pipeline '{self.manifest.name}' has as many requests under way as it may; try again later"
             raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
+
+    def _expire(self, passage: RequestPassage) -> None:
+        if not passage.ticket.done:
+            passage.expire()
 
     def linger(self, future: Future[Any]) -> None:
         """Count work on a thread that goes on although its request is over toward the limit of requests."""

@@ -650,6 +650,44 @@ async def test_requests_for_models_do_not_wait_for_the_work_of_pipelines() -> No
     assert (await own)["n"].tolist() == [0]
 
 
+@pytest.mark.parametrize("own", [False, True])
+async def test_deadlines_hold_while_images_are_prepared(own: bool) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\nboxes = "FP32[4]"\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "crop(a, boxes)"\n'
+        + ("deadline_s = 0.05\nfallback = {}\n" if own else "")
+        + '[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    target, free = rig.target(), threading.Event()
+    inputs = {"a": np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object), "boxes": np.ones((1, 4))}
+    begun, submitted = time.monotonic(), target.preparing.submit_for
+    calls = list[object]()
+
+    def blocking(caller: str, call: Any) -> object:
+        """Block the thread before images are prepared if the step's deadline counts, else from the beginning."""
+        calls.append(call)
+        if len(calls) == (3 if own else 1):
+            submitted("", free.wait, 3)
+        return submitted(caller, call)
+
+    target.preparing.submit_for = blocking  # type: ignore[method-assign, assignment]
+    try:
+        if own:
+            assert (await rig.ask(inputs, "n"))["n"].tolist() == [0]
+            assert target.steps[-1].fallbacks == 1
+        else:
+            with pytest.raises(RequestError, match="step 'a': the request's time is over") as caught:
+                await rig.ask(inputs, "n", deadline_ns=time.monotonic_ns() + 50_000_000)
+            assert caught.value.fault is Fault.EXPIRED
+        assert 0.05 <= time.monotonic() - begun < 2
+    finally:
+        free.set()
+        del target.preparing.submit_for
+    assert not target.busy
+
+
 async def test_images_of_a_step_are_prepared_a_few_parts_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list[int]()
 
