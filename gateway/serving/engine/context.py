@@ -26,3 +26,5 @@ class EngineContext:
     publish: Publish
     replace: Callable[[Any], None]
     """Callback for a `Servable` whose run does not end."""
+    preparing: Threads
+    """Threads for the images, galleries and boxes of pipelines, so that requests for models do not wait for these."""

@@ -125,15 +125,15 @@ def _decode(
     return _as_input(image, frame, spec, preprocess), frame, decoded_pixels
 
 
-def open_image(content: bytes, where: str, settings: EngineSettings) -> Image.Image:
-    """Return an encoded image as RGB, upright, in its own size. `where` names it in errors.
+def open_image(content: bytes, where: str, settings: EngineSettings, pixels_left: int) -> Image.Image:
+    """Return an encoded image as RGB, upright, in its own size, of `pixels_left` at most. `where` names it in errors.
 
     Raises RequestError: INVALID if it is no JPEG or PNG image, TOO_LARGE if it exceeds the bounds.
     """
     if len(content) > settings.image_bytes:
         words = f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         raise RequestError(Fault.TOO_LARGE, words)
-    return _open(content, Preprocess(IMAGE_FORMATS), where, settings.image_pixels).image
+    return _open(content, Preprocess(IMAGE_FORMATS), where, pixels_left).image
 
 
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:

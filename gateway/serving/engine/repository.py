@@ -69,6 +69,7 @@ class ModelRepository:
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
         self._changing, self._followed = asyncio.Lock(), asyncio.Event()
         self._decoders = Threads(settings.image_threads, "decode")
+        self._preparing = Threads(settings.image_threads, "prepare")
         self._comparing = Comparing(settings.comparisons)
         self._context = EngineContext(
             settings,
@@ -78,6 +79,7 @@ class ModelRepository:
             self._comparing,
             publish,
             replace=self._replace_later,
+            preparing=self._preparing,
         )
         self._replacing: set[asyncio.Task[None]] = set()
         self._misfits = dict[tuple[str, str], Release]()
@@ -207,6 +209,7 @@ class ModelRepository:
             servables = [each.target for each in held if not each.release.pipeline]
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.close()
+            self._preparing.close()
 
     def _serving(self) -> list[LoadedVersion[ModelTarget]]:
         return [record.serving for record in self._registry.records() if record.serving]
@@ -465,7 +468,12 @@ class ModelRepository:
 
     async def _opened_pipeline(self, release: Release) -> ModelTarget:
         old = self._registry.serving(release.name, release.version)
-        return await self._open_pipeline(release, self._registry.find, self._context, old)
+        try:
+            return await self._open_pipeline(release, self._registry.find, self._context, old)
+        except (VariantError, ConfigurationError):
+            raise
+        except Exception as error:  # one release's boundary: the others are served all the same
+            raise VariantError(f"failed to open: {type(error).__name__}: {error}") from error
 
     def _made(self, opened: Opened) -> ModelTarget:
         manifest = opened.manifest

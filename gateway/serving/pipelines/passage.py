@@ -1,7 +1,8 @@
 """One request's way through a pipeline: each step runs as soon as those that it needs are over. On the event loop.
 
 A step with a model submits rows to the model's own queue, next to all other callers, and receives them as a sink.
-Tensors are passed by reference. Images are decoded and prepared on the threads that decode for all models.
+Tensors are passed by reference. Images are decoded and prepared, and large galleries compared, on the threads of
+pipelines, in slices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
@@ -30,13 +32,16 @@ from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
-from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun
+from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun, elements
+from gateway.serving.pipelines.slices import Slices, begin_slices
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
 from gateway.serving.tasks.views import View, whole
 
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
+PREPARED_BYTES = 2**28
+"""Most bytes of one step's images as tensors, in parts that are prepared, wait or run; two parts of a row at least."""
 
 CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
 """Refusals of what the request has, for which no fallback answers unless a model failed in its run."""
@@ -46,7 +51,8 @@ CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
 class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
-    `most`: rows of a part. `sent`: how many parts were submitted. `columns` and `frames`: what all parts are made of.
+    `most`: rows of a part. `sent`: how many parts were begun, `at_once` of them may be under way. `columns`: what all
+    parts are made of; `images`: those of them that are prepared part by part.
     """
 
     run: ModelRun
@@ -56,18 +62,27 @@ class Under:
     left: int = 0
     most: int = 1
     sent: int = 0
+    at_once: int = 1
+    timer: asyncio.TimerHandle | None = None
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
-    frames: Sequence[Frame] = ()
+
+    def stop_timer(self) -> None:
+        """Forget the step's deadline: it is over."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class PassageOwner(Protocol):
     """Pipeline of a passage; a `PipelineTarget` is one. `steps`: counters in the order of the plan's runs."""
 
     settings: EngineSettings
-    decoders: Threads
+    preparing: Threads
     find: Find
     steps: list[StepStatistics]
+
+    def linger(self, future: Future[Any]) -> None:
+        """Count work on a thread that goes on although its request is over toward the limit of requests."""
 
     def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
@@ -83,9 +98,11 @@ class RequestPassage:
         "_left",
         "_needed",
         "_pending",
+        "_pixels",
         "_ready",
         "_shared",
         "_target",
+        "_threaded",
         "_under",
         "_unsent",
         "plan",
@@ -100,7 +117,9 @@ class RequestPassage:
         self._left = len(plan.runs)
         self._under = dict[int, Under]()
         self._unsent = set[int]()
+        self._pixels = [target.settings.image_pixels]
         self._shared = dict[object, Future[Any]]()
+        self._threaded = dict[Future[Any], int]()
         self._pending = dict[tuple[int, int], Pending]()
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
@@ -152,9 +171,9 @@ class RequestPassage:
             if isinstance(run, LocalRun):
                 self._step(index, partial(self._local, index, run))
             elif isinstance(run, DecodeRun):
-                call = partial(_decoded, self.values[run.slot], run.name, self._target)
+                work = _decoded(self.values[run.slot], run.name, self._target.settings, self._pixels)
                 done = partial(self._decoded, index, run, time.monotonic_ns())
-                self._step(index, partial(self._apart, index, call, done))
+                self._step(index, partial(self._apart, index, work, done))
             else:
                 self._step(index, partial(self._submit, index, run))
         if not self._left and not self.ticket.done:
@@ -163,10 +182,31 @@ class RequestPassage:
     def cancel(self) -> None:
         """Cancel what is under way."""
         pending, self._pending = self._pending, {}
+        for under in self._under.values():
+            under.stop_timer()
         self._under.clear()
         self._unsent.clear()
         for each in pending.values():
             each.cancel()
+        threaded, self._threaded = self._threaded, {}
+        self._shared.clear()
+        for future in threaded:
+            if not (future.cancel() or future.done()):
+                self._target.linger(future)
+
+    def expire(self) -> None:
+        """Fail at the request's deadline, in the first step that is not over."""
+        late = RequestError(Fault.EXPIRED, "the request's time is over")
+        begun = next(iter(self._under), next(iter(self._threaded.values()), 0))
+        self._fail(begun, late)
+
+    def _late(self, index: int, under: Under) -> None:
+        """End a step at its own deadline."""
+        if self._under.get(index) is under:
+            words = f"took longer than its deadline_s of {under.run.step.deadline_s:g} s"
+            del self._under[index]
+            self._step(index, partial(self._failed, index, under, RequestError(Fault.EXPIRED, words)))
+            self.advance()
 
     def _step(self, index: int, call: Callable[[], None]) -> None:
         """Call a part of a step. Its failure is that of the request, unless a model's step has a fallback."""
@@ -215,25 +255,40 @@ class RequestPassage:
             self._over(index)
 
         if run.is_long(self.values):
-            self._apart(index, partial(run.apply, self.values), applied)
+            self._apart(index, run.slices(self.values), applied)
         else:
             run.apply(self.values)
             applied()
 
-    def _apart(self, index: int, call: Callable[[], Any], done: Callable[[Any], None], key: object = None) -> None:
-        """Run a call on a thread, then `done` with its result here. Calls of one `key` run once for all steps."""
+    def _is_over(self, index: int = 0, under: Under | None = None) -> bool:
+        """Return True if none waits for the work of a model's step; without one: of the request. On any thread."""
+        return self.ticket.done or (under is not None and self._under.get(index) is not under)
+
+    def _apart(
+        self,
+        index: int,
+        work: Slices[Any],
+        done: Callable[[Any], None],
+        key: object = None,
+        under: Under | None = None,
+    ) -> None:
+        """Do work on a thread, then `done` with its result here. Work of one `key` is done once for all steps."""
+        is_over = partial(self._is_over, index, under)
         loop = asyncio.get_running_loop()
         future = self._shared.get(key)
         if future is None:
             try:
-                future = self._target.decoders.submit_for(self.ticket.request.caller, call)
+                caller = self.ticket.request.caller
+                future = begin_slices(self._target.preparing, caller, work, self._is_over if key else is_over)
             except RuntimeError as error:
                 raise RequestError(Fault.OVERLOADED, f"no thread prepares its images now ({error})") from error
+            self._threaded[future] = index
             if key is not None:
                 self._shared[key] = future
 
         def ended() -> None:
-            if not self.ticket.done:
+            self._threaded.pop(future, None)
+            if not is_over():
                 self._step(index, lambda: done(future.result()))
                 self.advance()
 
@@ -264,31 +319,55 @@ class RequestPassage:
         self._under[index] = under
         if running > REQUEST_ROWS_LIMIT:
             raise StepError(f"has {running} rows, at most {REQUEST_ROWS_LIMIT} run; use select with top before it")
+        if run.step.deadline_s:
+            under.timer = asyncio.get_running_loop().call_later(run.step.deadline_s, self._late, index, under)
         statistics.runs += 1
         columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
         shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
         views = next((column for column in shown if isinstance(column[0], View)), None)
-        if views is None:
-            self._begin(index, under, columns, ())
-        else:
+        if views is not None:
             under.images = views
-            call = partial(_prepared, run.feeds, columns)
-            key = run.feeds[0].key if len(run.feeds) == 1 and chosen is None else None
-            self._apart(index, call, lambda prepared: self._begin(index, under, *prepared), key)
+        self._begin(index, under, columns)
 
-    def _begin(self, index: int, under: Under, columns: Sequence[Array], frames: Sequence[Frame]) -> None:
+    def _begin(self, index: int, under: Under, columns: Sequence[Array]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
-        under.columns, under.frames = columns, frames
+        under.columns = columns
+        row_bytes = max(1, sum(_row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
-            row_bytes = sum(column.nbytes for column in columns) // rows
             most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+        if len(under.images):
+            most = max(1, min(most, PREPARED_BYTES // (2 * row_bytes)))
         under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
+        if under.left > 1:
+            under.at_once = min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
+            if len(under.images):
+                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * row_bytes)))
         self._send(index, under)
 
     def _send(self, index: int, under: Under) -> None:
-        """Submit the next parts of a step."""
+        """Begin the next parts of a step."""
+        parts, run = len(under.parts), under.run
+        while under.sent < parts and under.sent - (parts - under.left) < under.at_once:
+            part = under.sent
+            under.sent += 1
+            places = slice(part * under.most, (part + 1) * under.most)
+            columns = under.columns if parts == 1 else [column[places] for column in under.columns]
+            if not len(under.images):
+                self._submit_part(index, under, part, columns, ())
+                continue
+            is_shared = parts == len(run.feeds) == 1 and under.chosen is None
+            done = partial(self._prepared, index, under, part)
+            self._apart(index, _prepared(run.feeds, columns), done, run.feeds[0].key if is_shared else None, under)
+
+    def _prepared(self, index: int, under: Under, part: int, prepared: tuple[Sequence[Array], Sequence[Frame]]) -> None:
+        if self._under.get(index) is under:  # else another part failed
+            self._submit_part(index, under, part, *prepared)
+
+    def _submit_part(
+        self, index: int, under: Under, part: int, columns: Sequence[Array], frames: Sequence[Frame]
+    ) -> None:
         run, sent = under.run, self.ticket.request
         target = self._target.find(run.step.model, run.step.version)
         if not run.fits(target.manifest):
@@ -296,39 +375,34 @@ class RequestPassage:
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)
         if isinstance(target, Split):
             target = target.narrowed(run.fits)  # a version with other labels or outputs would answer something else
-        columns, most, parts = under.columns, under.most, len(under.parts)
         deadline_ns = sent.deadline_ns
         if run.step.deadline_s:
             own_ns = under.began_ns + int(run.step.deadline_s * 1e9)
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        at_once = 1 if parts == 1 else min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
-        while under.sent < parts and under.sent - (parts - under.left) < at_once:
-            part = under.sent
-            under.sent += 1
-            places = slice(part * most, (part + 1) * most)
-            inputs = {
-                feed.spec.name: Tensor(
-                    Datatype.BYTES if column.dtype == object else feed.spec.datatype,
-                    _shaped(column if parts == 1 else column[places], feed, batched=run.batched),
-                )
-                for feed, column in zip(run.feeds, columns, strict=True)
-            }
-            request = InferRequest(
-                run.step.model,
-                inputs,
-                run.step.version,
-                sent.id,
-                run.wanted,
-                deadline_ns,
-                sent.priority,
-                sent.caller,
-                f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+        inputs = {
+            feed.spec.name: Tensor(
+                Datatype.BYTES if column.dtype == object else feed.spec.datatype,
+                _shaped(column, feed, batched=run.batched),
             )
-            self._pending[index, part] = target.submit(request, self, (index, part), None, under.frames[places])
+            for feed, column in zip(run.feeds, columns, strict=True)
+        }
+        request = InferRequest(
+            run.step.model,
+            inputs,
+            run.step.version,
+            sent.id,
+            run.wanted,
+            deadline_ns,
+            sent.priority,
+            sent.caller,
+            f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+        )
+        self._pending[index, part] = target.submit(request, self, (index, part), None, frames)
 
     def _failed(self, index: int, under: Under, error: RequestError) -> None:
         """Use the values of the step's fallback, or let the request fail."""
         run, deadline_ns = under.run, self.ticket.request.deadline_ns
+        under.stop_timer()
         for token in [token for token in self._pending if token[0] == index]:
             self._pending.pop(token).cancel()
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
@@ -349,6 +423,7 @@ class RequestPassage:
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
         run, values, chosen = under.run, self.values, under.chosen
+        under.stop_timer()
         count = values[run.rows.count]
         self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
         if run.made is not None:
@@ -398,6 +473,20 @@ class RequestPassage:
             values[column.slot] = made_of
         values[made.index] = owned if under.chosen is None else under.chosen[owned]
         values[made.count] = len(owned)
+
+
+def _row_bytes(feed: Feed, column: Array) -> int:
+    """Return the bytes of a row of a model's input; of one with images those of the tensor that they become."""
+    if not feed.shows:
+        return column.nbytes // len(column)
+    inner, preprocess = feed.spec.shape[1:], feed.spec.preprocess
+    values = elements(inner)
+    if not values:
+        sizes = [(view.size[1], view.size[0]) for view in column]
+        resized = preprocess.resize if preprocess and preprocess.resize else None
+        channels = preprocess.channels if preprocess else 3
+        values = channels * max(int(height * width) for height, width in ([resized] if resized else sizes))
+    return values * feed.spec.datatype.dtype.itemsize
 
 
 def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
@@ -465,21 +554,41 @@ def _filled(count: int, column: Column, value: Any) -> Array:
     return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
 
 
-def _decoded(contents: Array, name: str, target: PassageOwner) -> Array:
+def _decoded(contents: Array, name: str, settings: EngineSettings, pixels: list[int]) -> Slices[Array]:
+    """Return whole views of images. `pixels`: how many more the request may decode, of all its inputs together."""
     views = np.empty(len(contents), object)
     for row, content in enumerate(contents):
-        views[row] = whole(open_image(bytes(content), f"image {row} of input '{name}'", target.settings))
+        views[row] = view = whole(open_image(bytes(content), f"image {row} of input '{name}'", settings, pixels[0]))
+        pixels[0] -= view.image.width * view.image.height
+        yield
     return views
 
 
-def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> tuple[list[Array], tuple[Frame, ...]]:
+def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> Slices[tuple[list[Array], tuple[Frame, ...]]]:
     """Return the columns with images as tensors, and the places of the first input's images in it."""
     arrays, frames = list[Array](), tuple[Frame, ...]()
     for feed, column in zip(feeds, columns, strict=True):
         if feed.shows:
-            array, placed = views_as_input(column, feed.spec)
+            array, placed = yield from _tensor_of(column, feed.spec)
             arrays.append(array)
             frames = frames or placed
         else:
             arrays.append(column)
     return arrays, frames
+
+
+def _tensor_of(views: Array, spec: TensorSpec) -> Slices[tuple[Array, tuple[Frame, ...]]]:
+    """Return what `views_as_input` does, one view after the other."""
+    first, frames = views_as_input(views[:1], spec)
+    if len(views) == 1:
+        return first, frames
+    whole_of, placed = np.empty((len(views), *first.shape[1:]), first.dtype), list(frames)
+    whole_of[0] = first[0]
+    for row in range(1, len(views)):
+        yield
+        array, frames = views_as_input(views[row : row + 1], spec)
+        if array.shape[1:] != whole_of.shape[1:]:
+            raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size")
+        whole_of[row] = array[0]
+        placed += frames
+    return whole_of, tuple(placed)

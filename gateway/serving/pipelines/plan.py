@@ -65,6 +65,7 @@ from gateway.serving.pipelines.runs import (
     may_fit,
     row_shape,
 )
+from gateway.serving.pipelines.slices import Slices
 from gateway.serving.tasks.boxes import iou_overlaps, suppress
 from gateway.serving.tasks.candidates import within_classes
 from gateway.serving.tasks.interpreter import RESULT
@@ -110,8 +111,10 @@ LOOP_WORK = 1_000_000
 """Most multiplications of a comparison with a gallery on the event loop: about 0.1 ms."""
 LOOP_BOXES = 500
 """Most boxes that are compared with each other on the event loop."""
-ALIKE_LIMIT = 4_000_000
-"""Most similarities that are in memory at once."""
+SLICE_WORK = 500_000_000
+"""Most multiplications of one slice of a comparison: about 20 ms."""
+ASKED_ROWS = 256
+"""Most rows that are compared with a gallery at once."""
 
 
 def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
@@ -501,14 +504,18 @@ class _Planner:
         rows, label, score = value.rows or self._root, self._slot(), self._slot()
         unknown = step.unknown.encode()
 
-        def apply(values: Values) -> None:
+        def divided(values: Values) -> Slices[None]:
             asked = np.asarray(spread(value, values, values[rows.count]), np.float32)
             if len(asked) and asked.shape[1] != vectors.shape[1]:
                 raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {vectors.shape[1]}")
-            scores, best = _nearest(unit_vectors(asked), vectors)
+            scores, best = yield from _nearest(unit_vectors(asked), vectors)
             labels, least = np.empty(len(asked), object), step.least if names else np.inf
             labels[:] = [names[at] if found >= least else unknown for at, found in zip(best, scores, strict=True)]
             values[score], values[label] = scores, labels
+
+        def apply(values: Values) -> None:
+            for _ in divided(values):
+                pass
 
         columns = {
             "label": ColumnValue(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
@@ -518,7 +525,7 @@ class _Planner:
         def is_long(values: Values) -> bool:
             return bool(values[rows.count] * vectors.size > LOOP_WORK)
 
-        self._add(LocalRun(step.name, self._needs(step.of), apply, is_long), columns.get, lambda: list(columns))
+        self._add(LocalRun(step.name, self._needs(step.of), apply, is_long, divided), columns.get, lambda: [*columns])
 
     def _rows_of(self, step: str, name: str) -> RowSet:
         if (rows := self._rows.get(name)) is None:
@@ -570,16 +577,23 @@ def unit_vectors(vectors: Array) -> Array:
         return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
-def _nearest(asked: Array, vectors: Array) -> tuple[Array, Array]:
+def _nearest(asked: Array, vectors: Array) -> Slices[tuple[Array, Array]]:
     """Return the largest similarity of each vector, and where it is; 0 without `vectors`."""
     scores, best = np.zeros(len(asked), np.float32), np.zeros(len(asked), int)
     if not len(vectors):
         return scores, best
-    several = max(1, ALIKE_LIMIT // len(vectors))
-    for begin in range(0, len(asked), several):
-        alike = asked[begin : begin + several] @ vectors.T
-        best[begin : begin + several] = places = np.argmax(alike, axis=1)
-        scores[begin : begin + several] = alike[np.arange(len(alike)), places]
+    scores[:] = -np.inf
+    for begin in range(0, len(asked), ASKED_ROWS):
+        rows = asked[begin : begin + ASKED_ROWS]
+        top, place = scores[begin : begin + ASKED_ROWS], best[begin : begin + ASKED_ROWS]
+        several = max(1, SLICE_WORK // max(1, rows.size))
+        for first in range(0, len(vectors), several):
+            alike = rows @ vectors[first : first + several].T
+            places = np.argmax(alike, axis=1)
+            found = alike[np.arange(len(rows)), places]
+            better = ~(found <= top)
+            top[better], place[better] = found[better], places[better] + first
+            yield
     return scores, best
 
 

@@ -22,6 +22,7 @@ from gateway.serving.pipelines.columns import (
     Values,
 )
 from gateway.serving.pipelines.functions import named
+from gateway.serving.pipelines.slices import Slices
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
 
 OBJECTS = {
@@ -116,12 +117,23 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """Step that the gateway computes itself. `is_long`: it takes too long for the event loop with these values."""
+    """Step that the gateway computes itself. `is_long`: it takes too long for the event loop with these values.
+
+    `divided`: `apply` in slices, for a thread.
+    """
 
     name: str
     needs: frozenset[int]
     apply: Callable[[Values], None]
     is_long: Callable[[Values], bool] = lambda _: False
+    divided: Callable[[Values], Slices[None]] | None = None
+
+    def slices(self, values: Values) -> Slices[None]:
+        """Apply it in slices, of which there is one if it is not divided."""
+        if self.divided is not None:
+            yield from self.divided(values)
+        else:
+            self.apply(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -67,14 +67,12 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
 def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
     """Return `vectors` [n, d], made as long as 1, and `labels` [n] of a gallery. Raises ConfigurationError."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > GALLERY_LIMIT_BYTES:
-            raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
-        with np.load(file, allow_pickle=False) as content:
-            vectors, labels = np.asarray(content["vectors"]), np.asarray(content["labels"])
-    except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
-        words = f"is no gallery: {error}; write one with numpy.savez(file, vectors=…, labels=…)"
+        vectors, labels = _arrays_of(file)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # noqa: BLE001  numpy and zipfile raise whatever a damaged file leads them to
+        words = f"is no gallery: {str(error) or type(error).__name__}"
+        words += "; write one with numpy.savez(file, vectors=…, labels=…)"
         raise ConfigurationError(words, file=str(file)) from None
     if vectors.dtype.kind not in "fiu" or vectors.ndim != 2:
         words = f"needs vectors [n, d] of numbers, not {list(vectors.shape)} of {vectors.dtype}"
@@ -88,6 +86,15 @@ def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
     return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
+
+
+def _arrays_of(file: Path) -> tuple[Array, Array]:
+    with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > GALLERY_LIMIT_BYTES:
+        raise ConfigurationError(f"has more than {GALLERY_LIMIT_BYTES} bytes; divide it", file=str(file))
+    with np.load(file, allow_pickle=False) as content:
+        return np.asarray(content["vectors"]), np.asarray(content["labels"])
 
 
 def reached(models: Iterable[tuple[str, str]], find: Find) -> set[str]:
@@ -119,7 +126,7 @@ class PipelineTarget:
         statistics: ServableStatistics | None = None,
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
-        self.settings, self.decoders, self.comparing = context.settings, context.decoders, context.comparing
+        self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
         self._misfit: tuple[list[ModelManifest], str] = [], ""
         """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
         self._plan = self._planned()
@@ -135,6 +142,7 @@ class PipelineTarget:
             words = f"the queue of a pipeline has no policy {self._queue.policy!r}; give it to the queues of its models"
             raise ConfigurationError(words, table="limits.queue", key="policy")
         self._under_way, self._callers = dict[Ticket, RequestPassage](), Counter[str]()
+        self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
         self._publish_state(ServableState.AVAILABLE)
@@ -224,7 +232,10 @@ class PipelineTarget:
         passage = self._under_way[ticket] = RequestPassage(self, plan, ticket)
         self._callers[request.caller] += 1
         self._none.clear()
-        asyncio.get_running_loop().call_soon(passage.begin)
+        loop = asyncio.get_running_loop()
+        if request.deadline_ns is not None:
+            ticket.timer = loop.call_at(request.deadline_ns / 1e9, self._expire, passage)
+        loop.call_soon(passage.begin)
         return ticket
 
     def _check_room(self, request: InferRequest, now_ns: int) -> None:
@@ -241,7 +252,7 @@ class PipelineTarget:
 
         A more urgent request keeps its place.
         """
-        if len(self._under_way) < self._queue.requests:
+        if len(self._under_way) + len(self._lingering) < self._queue.requests:
             return
         words = f"pipeline '{self.manifest.name}' has as many requests under way as it may"
         other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
@@ -266,6 +277,15 @@ class PipelineTarget:
         if not passage.ticket.done:
             self.statistics.drop("share")
             self.refused(passage, error)
+
+    def _expire(self, passage: RequestPassage) -> None:
+        if not passage.ticket.done:
+            passage.expire()
+
+    def linger(self, future: Future[Any]) -> None:
+        """Count work on a thread that goes on although its request is over toward the limit of requests."""
+        self._lingering.add(future)
+        future.add_done_callback(self._lingering.discard)  # on its thread: it is atomic
 
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: cancel what its steps submitted."""

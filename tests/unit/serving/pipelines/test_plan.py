@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Datatype
+from gateway.serving.engine.target import ModelTarget
 from gateway.serving.pipelines.target import read_gallery
 from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
 
@@ -221,6 +226,60 @@ def test_a_file_that_is_no_archive_is_no_gallery(content: bytes, tmp_path: Path)
         read_gallery(tmp_path / "plain.npy")
     with pytest.raises(ConfigurationError, match="is no gallery"):
         read_gallery(tmp_path / "none.npz")
+
+
+def odd_archive(file: Path, kind: str) -> Path:
+    """Write a gallery that is encrypted, has an unknown compression, or a shape that numpy cannot hold."""
+    save(file, vectors=np.ones((2, 4), np.float32), labels=["a", "b"])
+    content = bytearray(file.read_bytes())
+    if kind == "shape":
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 4), }" % 10**30
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("vectors.npy", b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header)
+    else:
+        flag = bytes([1]) if kind == "encrypted" else struct.pack("<H", 99)
+        for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            found = content.find(mark)
+            while found >= 0:
+                at = found + place + (0 if kind == "encrypted" else 2)
+                content[at : at + len(flag)] = flag
+                found = content.find(mark, found + 4)
+        file.write_bytes(content)
+    return file
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["encrypted", "compression", "shape"])
+async def test_an_odd_gallery_refuses_its_pipeline_only(kind: str, tmp_path: Path) -> None:
+    odd_archive(tmp_path / "g.npz", kind)
+    made = PipelineRig()
+    made.model("embed", lambda of: {"y": of["x"]}, (spec("x", 4),), (spec("y", 4),))
+    head = '[input]\nx = "FP32[4]"\n[[step]]\nname = "e"\nmodel = "embed"\nof = "x"\n'
+    made.pipeline(
+        f'{head}[[step]]\nname = "who"\nmatch = "g.npz"\nof = "e.y"\n[output]\nname = "who.label"', folder=tmp_path
+    )
+    made.pipeline(f'{head}[output]\ny = "e.y"', name="other")
+    await made.begin()
+    assert "is no gallery" in made.reason()
+    assert (await made.ask({"x": np.ones((1, 4))}, "y", name="other"))["y"].shape == (1, 4)
+
+
+@pytest.mark.asyncio
+async def test_any_failure_to_open_a_pipeline_refuses_that_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await rig()
+    made.pipeline(step("tile = 'image'", "size = [8, 8]"), name="odd")
+    made.pipeline(step("tile = 'image'", "size = [8, 8]"), name="sound")
+    opened = made.repository._open_pipeline
+
+    async def failing(release: Release, *more: Any) -> ModelTarget:
+        if release.name == "odd":
+            raise RuntimeError("out of luck")
+        return await opened(release, *more)
+
+    monkeypatch.setattr(made.repository, "_open_pipeline", failing)
+    await made.begin()
+    assert made.reason("odd") == "failed to open: RuntimeError: out of luck"
+    assert not made.reason("sound")
 
 
 @pytest.mark.asyncio

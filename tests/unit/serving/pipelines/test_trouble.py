@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
+from concurrent.futures import CancelledError
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensors
 from gateway.serving.domain.infer import RequestedOutput
+from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
+from gateway.serving.engine.threads import Threads
+from gateway.serving.pipelines import passage
+from gateway.serving.pipelines.slices import Slices, begin_slices
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import PIXELS, PipelineRig, asked, detector, spec
 
@@ -650,6 +658,161 @@ async def test_a_broken_picture_is_refused(content: bytes) -> None:
     ) as caught:
         await seen([], content)
     assert caught.value.fault is Fault.INVALID
+
+
+async def test_the_pixels_of_a_request_are_those_of_all_its_images() -> None:
+    rig = PipelineRig(image_pixels=1000)
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\nb = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n'
+        '[[step]]\nname = "two"\nmodel = "find"\nof = "turn(b, 90)"\n[output]\nn = "count(one)"\nm = "count(two)"'
+    )
+    await rig.begin()
+    image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object)
+    assert (await rig.ask({"a": image, "b": image}, "n"))["n"].tolist() == [0]
+    for rows in (2, 3):
+        with pytest.raises(RequestError, match="400 pixels, at most 200 more are decoded") as caught:
+            await rig.ask({"a": np.repeat(image, rows), "b": np.repeat(image, rows)})
+        assert caught.value.fault is Fault.TOO_LARGE
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_work_on_threads_ends_with_its_request(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not begun never does; what has begun has the place of a request until it ends."""
+    free, begins, opened = threading.Event(), threading.Event(), list[str]()
+
+    def opening(content: bytes, where: str, *more: Any) -> object:
+        opened.append(where)
+        begins.set()
+        assert free.wait(10)
+        return open_image(content, where, *more)
+
+    rig = PipelineRig(queue_requests=1)
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    monkeypatch.setattr(passage, "open_image", opening)
+    if not begun:
+        rig.target().preparing.submit(free.wait)
+    image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))] * 3, object)
+    request = asyncio.create_task(rig.ask({"a": image}))
+    await asyncio.to_thread(begins.wait, 10 if begun else 0.05)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    if begun:
+        with pytest.raises(RequestError, match="as many requests under way as it may"):
+            await rig.ask({"a": image})
+    free.set()
+    while rig.target()._lingering:
+        await asyncio.sleep(0.001)
+    earlier = len(opened)
+    assert (await rig.ask({"a": image[:1]}, "n"))["n"].tolist() == [0]
+    assert (earlier, len(opened) - earlier) == (begun, 1)
+
+
+async def test_requests_for_models_do_not_wait_for_the_work_of_pipelines() -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    free, image = threading.Event(), np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object)
+    rig.target().preparing.submit(free.wait)
+    own = asyncio.create_task(rig.ask({"a": image}, "n"))
+    assert (await rig.ask({"image": image}, "scores", name="find"))["scores"].shape == (1, 0)
+    assert not own.done()
+    free.set()
+    assert (await own)["n"].tolist() == [0]
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_deadlines_hold_while_images_are_prepared(own: bool) -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\nboxes = "FP32[4]"\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "crop(a, boxes)"\n'
+        + ("deadline_s = 0.05\nfallback = {}\n" if own else "")
+        + '[output]\nn = "count(one)"'
+    )
+    await rig.begin()
+    target, free = rig.target(), threading.Event()
+    inputs = {"a": np.array([encoded(np.zeros((20, 20, 3), np.uint8))], object), "boxes": np.ones((1, 4))}
+    begun, submitted = time.monotonic(), target.preparing.submit_for
+    calls = list[object]()
+
+    def blocking(caller: str, call: Any) -> object:
+        """Block the thread before images are prepared if the step's deadline counts, else from the beginning."""
+        calls.append(call)
+        if len(calls) == (3 if own else 1):
+            submitted("", free.wait, 3)
+        return submitted(caller, call)
+
+    target.preparing.submit_for = blocking  # type: ignore[method-assign, assignment]
+    try:
+        if own:
+            assert (await rig.ask(inputs, "n"))["n"].tolist() == [0]
+            assert target.steps[-1].fallbacks == 1
+        else:
+            with pytest.raises(RequestError, match="step 'a': the request's time is over") as caught:
+                await rig.ask(inputs, "n", deadline_ns=time.monotonic_ns() + 50_000_000)
+            assert caught.value.fault is Fault.EXPIRED
+        assert 0.05 <= time.monotonic() - begun < 2
+    finally:
+        free.set()
+        del target.preparing.submit_for
+    assert not target.busy
+
+
+async def test_images_of_a_step_are_prepared_a_few_parts_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list[int]()
+
+    def preparing(views: Any, of: TensorSpec) -> object:
+        rows.append(len(views))
+        return views_as_input(views, of)
+
+    monkeypatch.setattr(passage, "views_as_input", preparing)
+    monkeypatch.setattr(passage, "PREPARED_BYTES", 8 * 3 * 8 * 8, raising=False)
+    rig = PipelineRig(slow=("find",))
+    detector(rig, "find", lambda pixels: [((0, 0, 2, 2), float(pixels.mean()) / 255, 0)])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "t"\ntile = "a"\nsize = [8, 8]\n'
+        '[[step]]\nname = "one"\nmodel = "find"\nof = "t.image"\n[output]\ns = "one.score"'
+    )
+    await rig.begin()
+    rig.session_of("find").gate.clear()
+    pixels = np.repeat(np.arange(0, 200, 8, dtype=np.uint8), 8)[np.newaxis, :, np.newaxis].repeat(8, 0).repeat(3, 2)
+    request = asyncio.create_task(rig.ask({"a": np.array([encoded(pixels)], object)}, "s"))
+    await rig.begun(rig.session_of("find"))
+    await asyncio.sleep(0.05)
+    assert 0 < sum(rows) <= 8
+    rig.session_of("find").gate.set()
+    np.testing.assert_allclose((await request)["s"], [np.arange(0, 200, 8) / 255], atol=1e-6)
+    assert sum(rows) == 25
+
+
+async def test_callers_take_turns_within_the_work_of_one_request() -> None:
+    order, threads = list[str](), Threads(1, "test")
+
+    def work(name: str) -> Slices[str]:
+        for _ in range(3):
+            order.append(name)
+            yield
+        return name
+
+    free, is_over = threading.Event(), threading.Event()
+    threads.submit(free.wait)
+    found = [begin_slices(threads, name, work(name), lambda: False) for name in "ab"]
+    stopped = begin_slices(threads, "c", work("c"), is_over.is_set)
+    is_over.set()
+    free.set()
+    assert [await asyncio.wrap_future(each) for each in found] == ["a", "b"]
+    assert order == ["a", "b"] * 3
+    assert isinstance(stopped.exception(5), CancelledError)
+    threads.close()
 
 
 async def test_too_many_rows_of_a_step_are_refused_with_words() -> None:

@@ -142,6 +142,8 @@ async def test_a_pipeline_runs_an_older_version_of_the_one_that_would_run_it() -
     await rig.begin()
     assert await y(rig, "outer") == 2
     assert "runs itself" in next(one.reason for one in rig.repository.index() if one.version == "2")
+
+
 @pytest.mark.parametrize("name", ["score", "class", "label"])
 async def test_a_list_of_a_pipeline_is_a_list_also_under_the_name_of_a_classifiers_result(name: str) -> None:
     def found(of: Tensors) -> Tensors:
