@@ -60,6 +60,7 @@ from gateway.serving.pipelines.runs import (
     Run,
     column_names,
     column_of,
+    decode_next_to_pixels,
     elements,
     finds_objects,
     may_fit,
@@ -155,7 +156,7 @@ class _Planner:
         for run in self._runs:
             if isinstance(run, ModelRun):
                 run.settle()
-        self._decode_next_to_pixels()
+        decode_next_to_pixels(self._seen, self._pixels)
         unread = [run for run in self._runs if isinstance(run, DecodeRun) and run.name not in self._pixels]
         runs = tuple(LocalRun(run.name, run.needs, lambda _: None) if run in unread else run for run in self._runs)
         return Plan(
@@ -212,14 +213,6 @@ class _Planner:
                 self._pixels.add(name)
         return compiled(expression, self._scope())
 
-    def _decode_next_to_pixels(self) -> None:
-        """Decode also whole images of a step that gets other images as pixels: it prepares all of them itself."""
-        left = [names for names in self._seen if len(names) > 1]
-        while mixed := [names for names in left if any(not name or name in self._pixels for name in names)]:
-            for names in mixed:
-                self._pixels.update(filter(None, names))
-                left.remove(names)
-
     def _needs(self, *expressions: Expression | None, steps: Sequence[str] = ()) -> frozenset[int]:
         named = [*steps]
         for each in filter(None, expressions):
@@ -260,8 +253,7 @@ class _Planner:
         if missing := [name for name in required if name not in inputs]:
             raise self._error(step.name, f"model '{step.model}' needs the input '{missing[0]}'")
         feeds = tuple(self._feed(step, taken.get(name), name, each, manifest) for name, each in inputs.items())
-        shown = [inputs[feed.spec.name].text for feed in feeds if feed.shows]
-        self._seen.append([text if text in self._inputs else "" for text in shown])
+        self._seen.append([inputs[feed.spec.name].text for feed in feeds if feed.shows])
         when = None if step.when is None else self._compiled(step.when)
         if when is not None and (when.type.kind != FLAG or when.type.shape):
             raise ExpressionError(

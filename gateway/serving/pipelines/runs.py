@@ -234,6 +234,18 @@ def _best_text(rows: Array) -> Array:
     return found
 
 
+def decode_next_to_pixels(steps: Sequence[Sequence[str]], pixels: set[str]) -> None:
+    """Add to `pixels` whole images of steps that get other images as pixels: such a step prepares all of them itself.
+
+    `steps`: the expressions of each step's images. `pixels`: the inputs that are decoded for expressions.
+    """
+    left = [images for images in steps if len(images) > 1]
+    while mixed := [images for images in left if any(not text.isidentifier() or text in pixels for text in images)]:
+        for images in mixed:
+            pixels.update(filter(str.isidentifier, images))
+            left.remove(images)
+
+
 def may_fit(given: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return True if shapes are equal, or may be: -1 stands for any size."""
     pairs = zip(given, wanted, strict=False)
