@@ -49,7 +49,7 @@ from gateway.serving.pipelines.columns import (
 )
 from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
-from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents
+from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents, work_of
 from gateway.serving.pipelines.runs import (
     Column,
     DecodeRun,
@@ -64,11 +64,11 @@ from gateway.serving.pipelines.runs import (
     may_fit,
     row_shape,
 )
-from gateway.serving.pipelines.slices import Slices
+from gateway.serving.pipelines.slices import Slices, whole_of
 from gateway.serving.tasks.boxes import iou_overlaps, suppress
 from gateway.serving.tasks.candidates import within_classes
 from gateway.serving.tasks.interpreter import RESULT
-from gateway.serving.tasks.views import FAR, tiles
+from gateway.serving.tasks.views import FAR, View, tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,13 @@ class Plan:
         """Return the runs of models."""
         return tuple(run for run in self.runs if isinstance(run, ModelRun))
 
+    def is_long(self, values: Values, wanted: Sequence[str]) -> bool:
+        """Return True if the outputs called `wanted` take too long for the event loop: documents 50 times as long."""
+        if RESULT in wanted:
+            return work_of(self.outputs, self.root, values) > LOOP_VALUES
+        outputs = [output for output in self.outputs if output.spec.name in wanted]
+        return work_of(outputs, self.root, values) > 50 * LOOP_VALUES
+
     def answers(self, values: Values, wanted: Sequence[str]) -> dict[str, Array]:
         """Return the outputs called `wanted`, in that order, with the request's rows first."""
         columns = {output.spec.name: output for output in self.outputs}
@@ -108,7 +115,9 @@ Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
 """Function that returns the vectors [n, d], of length 1, and labels of a gallery's file. Raises ConfigurationError."""
 LOOP_WORK = 1_000_000
 """Most multiplications of a comparison with a gallery on the event loop: about 0.1 ms."""
-LOOP_BOXES = 500
+LOOP_VALUES = 2_000
+"""Most values of a request's outputs, or rows of a step, on the event loop: about 1 ms."""
+LOOP_BOXES = 100
 """Most boxes that are compared with each other on the event loop."""
 SLICE_WORK = 500_000_000
 """Most multiplications of one slice of a comparison: about 20 ms."""
@@ -376,7 +385,11 @@ class _Planner:
                     raise StepError("a rule divides by zero, or its result is no number")
                 values[slot] = column
 
-        self._add(LocalRun(step.name, self._needs(*step.columns.values()), apply), columns.get, lambda: list(columns))
+        def is_long(values: Values) -> bool:
+            return any(values[rows.count] > LOOP_VALUES for _, _, rows in fills)
+
+        run = LocalRun(step.name, self._needs(*step.columns.values()), apply, is_long)
+        self._add(run, columns.get, lambda: list(columns))
 
     def _select(self, step: SelectStep) -> None:
         source, source_columns = self._rows_of(step.name, step.source), self._known[step.source]()
@@ -408,7 +421,7 @@ class _Planner:
         self._rows[step.name] = rows
         self._labels[step.name] = self._labels.get(step.source, ())
         self._add(
-            LocalRun(step.name, needs, apply),
+            LocalRun(step.name, needs, apply, lambda values: values[source.count] > LOOP_VALUES),
             lambda name: (value := self._columns[step.source](name)) and lifted(value, rows),
             self._known[step.source],
         )
@@ -446,7 +459,11 @@ class _Planner:
 
         needs = self._needs(steps=step.sources)
         self._rows[step.name] = rows
-        run = LocalRun(step.name, needs, apply, lambda values: compared(values) > LOOP_BOXES)
+
+        def is_long(values: Values) -> bool:
+            return compared(values) > LOOP_BOXES or sum(values[each.count] for each in sources) > LOOP_VALUES
+
+        run = LocalRun(step.name, needs, apply, is_long)
         self._add(run, column, lambda: names)
 
     def _tile(self, step: TileStep) -> None:
@@ -456,9 +473,15 @@ class _Planner:
         above = image.rows
         rows, slot = RowSet(step.name, self._slot(), self._slot(), above, above), self._slot()
 
-        def apply(values: Values) -> None:
+        def divided(values: Values) -> Slices[None]:
+            made, total = list[list[View]](), 0
             try:
-                made = [tiles(view, step.size, step.overlap, ROWS_LIMIT) for view in image.of(values)]
+                for view in image.of(values):
+                    made.append(tiles(view, step.size, step.overlap, ROWS_LIMIT))
+                    yield
+                    total += len(made[-1])
+                    if total > REQUEST_ROWS_LIMIT:
+                        raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} tiles; make them larger")
             except ValueError as error:
                 raise StepError(str(error)) from None
             column = np.empty(sum(map(len, made)), object)
@@ -476,7 +499,14 @@ class _Planner:
             ),
         }
         self._rows[step.name] = rows
-        self._add(LocalRun(step.name, self._needs(step.image), apply), columns.get, lambda: list(columns))
+        run = LocalRun(
+            step.name,
+            self._needs(step.image),
+            lambda values: whole_of(divided(values)),
+            lambda values: values[above.count] > 1,
+            divided,
+        )
+        self._add(run, columns.get, lambda: list(columns))
 
     def _match(self, step: MatchStep) -> None:
         value = self._compiled(step.of)
@@ -496,10 +526,6 @@ class _Planner:
             labels[:] = [names[at] if found >= step.least else unknown for at, found in zip(best, scores, strict=True)]
             values[score], values[label] = scores, labels
 
-        def apply(values: Values) -> None:
-            for _ in divided(values):
-                pass
-
         columns = {
             "label": ColumnValue(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
             "score": ColumnValue(ColumnType(NUMBER, (), Datatype.FP32), rows, lambda values: values[score]),
@@ -508,7 +534,8 @@ class _Planner:
         def is_long(values: Values) -> bool:
             return bool(values[rows.count] * vectors.size > LOOP_WORK)
 
-        self._add(LocalRun(step.name, self._needs(step.of), apply, is_long, divided), columns.get, lambda: [*columns])
+        run = LocalRun(step.name, self._needs(step.of), lambda values: whole_of(divided(values)), is_long, divided)
+        self._add(run, columns.get, lambda: list(columns))
 
     def _rows_of(self, step: str, name: str) -> RowSet:
         if (rows := self._rows.get(name)) is None:

@@ -33,3 +33,12 @@ def begin_slices(threads: Threads, caller: str, work: Slices[T], is_over: Callab
 
     threads.submit_for(caller, run)
     return whole
+
+
+def whole_of(work: Slices[T]) -> T:
+    """Do work at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]
