@@ -385,8 +385,12 @@ class _Planner:
                     raise StepError("a rule divides by zero, or its result is no number")
                 values[slot] = column
 
+        named = {name for each in step.columns.values() for name in each.names}
+        read = [slot for each, slot in self._inputs.values() if each.name in named and each.kind != IMAGE]
+
         def is_long(values: Values) -> bool:
-            return any(values[rows.count] > LOOP_VALUES for _, _, rows in fills)
+            many = any(values[rows.count] > LOOP_VALUES for _, _, rows in fills)
+            return many or any(_size(values[slot]) > 50 * LOOP_VALUES for slot in read)
 
         run = LocalRun(step.name, self._needs(*step.columns.values()), apply, is_long)
         self._add(run, columns.get, lambda: list(columns))
@@ -578,6 +582,11 @@ class _Planner:
             (),
             answered=tuple(spec.name for spec in specs),
         )
+
+
+def _size(column: Array) -> int:
+    """Return how many numbers, or bytes of texts, a column of an input has."""
+    return column.size if column.dtype != object else sum(map(len, column))
 
 
 def unit_vectors(vectors: Array) -> Array:

@@ -753,6 +753,25 @@ async def test_large_documents_are_written_on_a_thread(monkeypatch: pytest.Monke
     assert not rig.target().busy
 
 
+@pytest.mark.parametrize("size", [100, 200_000])
+async def test_rules_on_large_inputs_leave_the_event_loop(size: int) -> None:
+    rig = PipelineRig()
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(
+        '[input]\nt = "text"\nv = "FP32[-1]"\n[[step]]\nname = "r"\nrule = { n = "len(lower(t))", m = "top(v)" }\n'
+        '[[step]]\nname = "m"\nmodel = "first"\nof = "r.n"\n[output]\ny = "m.y"\nm = "r.m"'
+    )
+    await rig.begin()
+    for text, width in ((b"A" * size, 2), (b"a", size)):
+        rig.target().preparing.submit((free := threading.Event()).wait)
+        inputs = {"t": np.array([text], object), "v": np.ones((1, width), np.float32)}
+        request = asyncio.create_task(rig.ask(inputs, "y", "m"))
+        await asyncio.sleep(0.05)
+        assert request.done() == (size == 100)
+        free.set()
+        assert (await request)["y"].tolist() == [len(text) + 1]
+
+
 async def test_tiles_of_all_images_are_bounded() -> None:
     rig = PipelineRig()
     detector(rig, "find", lambda _: [])
