@@ -24,6 +24,8 @@ from gateway.serving.tasks.interpreter import ABSENT
 
 DIGITS = 6
 """Decimals of numbers in documents."""
+DOCUMENT_VALUES = 10_000
+"""Most values of one entry in a document; outputs with more are tensors only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ def as_tensor(output: OutputColumn, root: RowSet, values: Values) -> Array:
     return whole
 
 
+def work_of(outputs: Sequence[OutputColumn], root: RowSet, values: Values) -> float:
+    """Return how many values the outputs have; infinite if a shape is not declared."""
+    shapes = [(output.value.type.shape, values[(output.made or root).count]) for output in outputs]
+    return sum(rows * math.prod(shape) if min(shape, default=1) >= 0 else math.inf for shape, rows in shapes)
+
+
 def _filler(datatype: Datatype) -> Any:
     """Return the value of what is absent."""
     return b"" if datatype is Datatype.BYTES else ABSENT if datatype.dtype.kind == "i" else 0
@@ -66,7 +74,10 @@ def documents(outputs: Sequence[OutputColumn], root: RowSet, values: Values) -> 
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for output in outputs:
         name, made, value = output.key[0], output.made, output.value
-        listed = _plain(spread(value, values, values[made.count] if made else count))
+        column = spread(value, values, values[made.count] if made else count)
+        if math.prod(column.shape[1:]) > DOCUMENT_VALUES:
+            continue
+        listed = _plain(column)
         if value.present is not None:
             pairs = zip(listed, value.present(values), strict=True)
             listed = [entry if there else None for entry, there in pairs]

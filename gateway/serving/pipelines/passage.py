@@ -18,13 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending
-from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.split import Split
@@ -32,14 +30,26 @@ from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
-from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, Feed, LocalRun, ModelRun, elements
-from gateway.serving.pipelines.slices import Slices, begin_slices
+from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, LocalRun, ModelRun
+from gateway.serving.pipelines.slices import Slices, begin_slices, whole_of
+from gateway.serving.pipelines.tensors import (
+    cast,
+    decoded_views,
+    fed_all,
+    filled,
+    joined_rows,
+    prepared,
+    row_bytes,
+    shaped,
+)
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.interpreter import ABSENT, PREFIX
-from gateway.serving.tasks.views import View, whole
+from gateway.serving.tasks.views import View
 
 PARTS_AT_ONCE = 8
 """Most parts of one step's rows in the queue of a model: the others wait, so that they take no place from others."""
+LOOP_VIEWS = 16
+"""Most parts of images that are cut out on the event loop; one between corners takes 0.1 ms."""
 PREPARED_BYTES = 2**28
 """Most bytes of one step's images as tensors, in parts that are prepared, wait or run; two parts of a row at least."""
 
@@ -95,6 +105,7 @@ class RequestPassage:
     """Request under way. It is the sink of the requests that it makes, whose tokens are step and part."""
 
     __slots__ = (
+        "_answering",
         "_left",
         "_needed",
         "_pending",
@@ -114,7 +125,7 @@ class RequestPassage:
         self._target, self.plan, self.ticket = target, plan, ticket
         self.values: Values = [None] * plan.slots
         self._needed = [len(run.needs) for run in plan.runs]
-        self._left = len(plan.runs)
+        self._left, self._answering = len(plan.runs), False
         self._under = dict[int, Under]()
         self._unsent = set[int]()
         self._pixels = [target.settings.image_pixels]
@@ -171,13 +182,21 @@ class RequestPassage:
             if isinstance(run, LocalRun):
                 self._step(index, partial(self._local, index, run))
             elif isinstance(run, DecodeRun):
-                work = _decoded(self.values[run.slot], run.name, self._target.settings, self._pixels)
+                work = decoded_views(self.values[run.slot], run.name, self._target.settings, self._pixels)
                 done = partial(self._decoded, index, run, time.monotonic_ns())
                 self._step(index, partial(self._apart, index, work, done))
             else:
                 self._step(index, partial(self._submit, index, run))
-        if not self._left and not self.ticket.done:
+        if not self._left and not self._answering and not self.ticket.done:
+            self._answering = True
             self._target.finished(self)
+
+    def answer_apart(self, outputs: Slices[Any], done: Callable[[Future[Any]], None]) -> None:
+        """Make the outputs on a thread, then call `done` here."""
+        loop = asyncio.get_running_loop()
+        future = begin_slices(self._target.preparing, self.ticket.request.caller, outputs, self._is_over)
+        self._threaded[future] = len(self.plan.runs) - 1
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done, future))
 
     def cancel(self) -> None:
         """Cancel what is under way."""
@@ -322,7 +341,14 @@ class RequestPassage:
         if run.step.deadline_s:
             under.timer = asyncio.get_running_loop().call_later(run.step.deadline_s, self._late, index, under)
         statistics.runs += 1
-        columns = [_fed(feed, values, count, chosen) for feed in run.feeds]
+        fed = fed_all(run.feeds, values, count, chosen)
+        if running > LOOP_VIEWS and any(feed.shows for feed in run.feeds):
+            self._apart(index, fed, partial(self._received, index, under), under=under)
+        else:
+            self._received(index, under, whole_of(fed))
+
+    def _received(self, index: int, under: Under, columns: list[Array]) -> None:
+        run = under.run
         shown = (column for feed, column in zip(run.feeds, columns, strict=True) if feed.shows)
         views = next((column for column in shown if isinstance(column[0], View)), None)
         if views is not None:
@@ -332,7 +358,7 @@ class RequestPassage:
     def _begin(self, index: int, under: Under, columns: Sequence[Array]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
         under.columns = columns
-        row_bytes = max(1, sum(_row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
+        row_bytes = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
             most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
         if len(under.images):
@@ -359,7 +385,7 @@ class RequestPassage:
                 continue
             is_shared = parts == len(run.feeds) == 1 and under.chosen is None
             done = partial(self._prepared, index, under, part)
-            self._apart(index, _prepared(run.feeds, columns), done, run.feeds[0].key if is_shared else None, under)
+            self._apart(index, prepared(run.feeds, columns), done, run.feeds[0].key if is_shared else None, under)
 
     def _prepared(self, index: int, under: Under, part: int, prepared: tuple[Sequence[Array], Sequence[Frame]]) -> None:
         if self._under.get(index) is under:  # else another part failed
@@ -382,7 +408,7 @@ class RequestPassage:
         inputs = {
             feed.spec.name: Tensor(
                 Datatype.BYTES if column.dtype == object else feed.spec.datatype,
-                _shaped(column, feed, batched=run.batched),
+                shaped(column, feed, batched=run.batched),
             )
             for feed, column in zip(run.feeds, columns, strict=True)
         }
@@ -414,11 +440,11 @@ class RequestPassage:
         self._target.steps[index].fallbacks += 1
         under.parts = []
         running = self.values[run.rows.count] if under.chosen is None else len(under.chosen)
-        self._end(index, under, lambda column: _filled(running, column, column.fallback))
+        self._end(index, under, lambda column: filled(running, column, column.fallback))
 
     def _finish(self, index: int, under: Under) -> None:
         parts = [part for part in under.parts if part is not None]
-        self._end(index, under, lambda column: _joined_rows(parts, column))
+        self._end(index, under, lambda column: joined_rows(parts, column))
 
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""
@@ -438,9 +464,9 @@ class RequestPassage:
         """Return a column of all rows of a step of which those of `chosen` ran."""
         if column.other is not None:
             other = spread(column.other, self.values, count)
-            full = np.array(other if other.dtype == object else _cast(other, column.type.datatype))
+            full = np.array(other if other.dtype == object else cast(other, column.type.datatype))
         else:
-            full = _filled(count, column, None)
+            full = filled(count, column, None)
         if not len(rows):
             return full
         if full.shape[1:] != rows.shape[1:]:
@@ -462,7 +488,7 @@ class RequestPassage:
         owned = np.concatenate(owners) if owners else np.zeros(0, int)
         for column in run.columns.values():
             rows = [part.outputs[column.output].array[there] for part, there in zip(parts, flags, strict=True)]
-            made_of = column.make(np.concatenate(rows)) if rows else _filled(0, column, None)
+            made_of = column.make(np.concatenate(rows)) if rows else filled(0, column, None)
             if len(under.images) and column.output.removeprefix(PREFIX) in PLACES and len(made_of):
                 origins = np.array([view.origin for view in under.images], np.float32)[owned]
                 made_of = made_of.copy()
@@ -473,122 +499,3 @@ class RequestPassage:
             values[column.slot] = made_of
         values[made.index] = owned if under.chosen is None else under.chosen[owned]
         values[made.count] = len(owned)
-
-
-def _row_bytes(feed: Feed, column: Array) -> int:
-    """Return the bytes of a row of a model's input; of one with images those of the tensor that they become."""
-    if not feed.shows:
-        return column.nbytes // len(column)
-    inner, preprocess = feed.spec.shape[1:], feed.spec.preprocess
-    values = elements(inner)
-    if not values:
-        sizes = [(view.size[1], view.size[0]) for view in column]
-        resized = preprocess.resize if preprocess and preprocess.resize else None
-        channels = preprocess.channels if preprocess else 3
-        values = channels * max(int(height * width) for height, width in ([resized] if resized else sizes))
-    return values * feed.spec.datatype.dtype.itemsize
-
-
-def _fed(feed: Feed, values: Values, count: int, chosen: Array | None) -> Array:
-    column: Array = spread(feed.value, values, count)
-    if chosen is not None:
-        column = column[chosen]
-    return column if feed.shows else _cast(column, feed.spec.datatype)
-
-
-def _cast(column: Array, datatype: Datatype) -> Array:
-    """Return a column in a datatype: of a number that it does not hold the nearest one that it holds."""
-    dtype = datatype.dtype
-    if column.dtype == dtype:
-        return column
-    if dtype.kind in "iu" and column.dtype.kind == "f":
-        if not np.isfinite(column).all():
-            raise StepError("gets a value that is no number")
-        column = np.rint(np.asarray(column, np.float64))
-    with np.errstate(over="ignore", invalid="ignore"):
-        cast = column.astype(dtype)
-    if column.dtype.kind in "iuf" and not np.can_cast(column.dtype, dtype):
-        is_float = dtype.kind == "f"
-        bounds = np.finfo(dtype) if is_float else np.iinfo(dtype)
-        is_number = np.isfinite(column) if is_float else True
-        cast[(column >= bounds.max) & is_number] = bounds.max
-        cast[(column <= bounds.min) & is_number] = bounds.min
-    return cast
-
-
-def _shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
-    """Return rows in the shape that the model takes: of a model without rows the only one."""
-    if feed.shows:
-        return column
-    inner = feed.spec.shape[1:] if batched else feed.spec.shape
-    if not batched:
-        return column.reshape(inner) if -1 not in inner else column[0] if column.ndim > len(inner) else column
-    return column if column.ndim == len(inner) + 1 else column.reshape(len(column), *inner)
-
-
-def _joined_rows(parts: Sequence[InferResponse], column: Column) -> Array:
-    """Return the rows of all parts."""
-    arrays = [part.outputs[column.output].array for part in parts]
-    if not arrays:
-        return _filled(0, column, None)
-    if not column.has_rows:
-        return column.make(np.stack(arrays))
-    return column.make(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
-
-
-def _concatenated(arrays: Sequence[Array]) -> Array:
-    """Return the rows of arrays, of which the largest decides how many values a row has; others are filled up."""
-    if len({array.shape[1:] for array in arrays}) == 1:
-        return np.concatenate(arrays)
-    sizes = [max(array.shape[axis] for array in arrays) for axis in range(1, arrays[0].ndim)]
-    pads = [[(0, 0), *((0, size - has) for size, has in zip(sizes, each.shape[1:], strict=True))] for each in arrays]
-    fill = b"" if arrays[0].dtype == object else ABSENT if arrays[0].dtype.kind == "i" else 0
-    return np.concatenate([np.pad(each, pad, constant_values=fill) for each, pad in zip(arrays, pads, strict=True)])
-
-
-def _filled(count: int, column: Column, value: Any) -> Array:
-    """Return a column with one value in all rows; None: the value of rows that have none."""
-    shape = tuple(max(size, 0) for size in column.type.shape)
-    datatype = column.type.datatype
-    nothing = b"" if datatype is Datatype.BYTES else 0
-    return np.full((count, *shape), nothing if value is None else value, datatype.dtype)
-
-
-def _decoded(contents: Array, name: str, settings: EngineSettings, pixels: list[int]) -> Slices[Array]:
-    """Return whole views of images. `pixels`: how many more the request may decode, of all its inputs together."""
-    views = np.empty(len(contents), object)
-    for row, content in enumerate(contents):
-        views[row] = view = whole(open_image(bytes(content), f"image {row} of input '{name}'", settings, pixels[0]))
-        pixels[0] -= view.image.width * view.image.height
-        yield
-    return views
-
-
-def _prepared(feeds: Sequence[Feed], columns: Sequence[Array]) -> Slices[tuple[list[Array], tuple[Frame, ...]]]:
-    """Return the columns with images as tensors, and the places of the first input's images in it."""
-    arrays, frames = list[Array](), tuple[Frame, ...]()
-    for feed, column in zip(feeds, columns, strict=True):
-        if feed.shows:
-            array, placed = yield from _tensor_of(column, feed.spec)
-            arrays.append(array)
-            frames = frames or placed
-        else:
-            arrays.append(column)
-    return arrays, frames
-
-
-def _tensor_of(views: Array, spec: TensorSpec) -> Slices[tuple[Array, tuple[Frame, ...]]]:
-    """Return what `views_as_input` does, one view after the other."""
-    first, frames = views_as_input(views[:1], spec)
-    if len(views) == 1:
-        return first, frames
-    whole_of, placed = np.empty((len(views), *first.shape[1:]), first.dtype), list(frames)
-    whole_of[0] = first[0]
-    for row in range(1, len(views)):
-        yield
-        array, frames = views_as_input(views[row : row + 1], spec)
-        if array.shape[1:] != whole_of.shape[1:]:
-            raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size")
-        whole_of[row] = array[0]
-        placed += frames
-    return whole_of, tuple(placed)

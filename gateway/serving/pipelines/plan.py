@@ -6,7 +6,7 @@ Types, shapes, labels and names are checked here, before a request comes. The pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,8 @@ from gateway.serving.pipelines.columns import (
 )
 from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
-from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents
+from gateway.serving.pipelines.lists import merged, nearest, unit_vectors
+from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents, work_of
 from gateway.serving.pipelines.runs import (
     Column,
     DecodeRun,
@@ -66,11 +67,9 @@ from gateway.serving.pipelines.runs import (
     may_fit,
     row_shape,
 )
-from gateway.serving.pipelines.slices import Slices
-from gateway.serving.tasks.boxes import iou_overlaps, suppress
-from gateway.serving.tasks.candidates import within_classes
+from gateway.serving.pipelines.slices import Slices, whole_of
 from gateway.serving.tasks.interpreter import RESULT
-from gateway.serving.tasks.views import FAR, tiles
+from gateway.serving.tasks.views import View, tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,13 @@ class Plan:
         """Return the runs of models."""
         return tuple(run for run in self.runs if isinstance(run, ModelRun))
 
+    def is_long(self, values: Values, wanted: Sequence[str]) -> bool:
+        """Return True if the outputs called `wanted` take too long for the event loop: documents 50 times as long."""
+        if RESULT in wanted:
+            return work_of(self.outputs, self.root, values) > LOOP_VALUES
+        outputs = [output for output in self.outputs if output.spec.name in wanted]
+        return work_of(outputs, self.root, values) > 50 * LOOP_VALUES
+
     def answers(self, values: Values, wanted: Sequence[str]) -> dict[str, Array]:
         """Return the outputs called `wanted`, in that order, with the request's rows first."""
         columns = {output.spec.name: output for output in self.outputs}
@@ -110,12 +116,10 @@ Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
 """Function that returns the vectors [n, d], of length 1, and labels of a gallery's file. Raises ConfigurationError."""
 LOOP_WORK = 1_000_000
 """Most multiplications of a comparison with a gallery on the event loop: about 0.1 ms."""
-LOOP_BOXES = 500
+LOOP_VALUES = 2_000
+"""Most values of a request's outputs, or rows of a step, on the event loop: about 1 ms."""
+LOOP_BOXES = 100
 """Most boxes that are compared with each other on the event loop."""
-SLICE_WORK = 500_000_000
-"""Most multiplications of one slice of a comparison: about 20 ms."""
-ASKED_ROWS = 256
-"""Most rows that are compared with a gallery at once."""
 
 
 def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
@@ -384,7 +388,15 @@ class _Planner:
                     raise StepError("a rule divides by zero, or its result is no number")
                 values[slot] = column
 
-        self._add(LocalRun(step.name, self._needs(*step.columns.values()), apply), columns.get, lambda: list(columns))
+        named = {name for each in step.columns.values() for name in each.names}
+        read = [slot for each, slot in self._inputs.values() if each.name in named and each.kind != IMAGE]
+
+        def is_long(values: Values) -> bool:
+            many = any(values[rows.count] > LOOP_VALUES for _, _, rows in fills)
+            return many or any(_size(values[slot]) > 50 * LOOP_VALUES for slot in read)
+
+        run = LocalRun(step.name, self._needs(*step.columns.values()), apply, is_long)
+        self._add(run, columns.get, lambda: list(columns))
 
     def _select(self, step: SelectStep) -> None:
         source, source_columns = self._rows_of(step.name, step.source), self._known[step.source]()
@@ -417,7 +429,7 @@ class _Planner:
         if step.source in self._labels:
             self._labels[step.name] = self._labels[step.source]
         self._add(
-            LocalRun(step.name, needs, apply),
+            LocalRun(step.name, needs, apply, lambda values: values[source.count] > LOOP_VALUES),
             lambda name: (value := self._columns[step.source](name)) and lifted(value, rows),
             self._known[step.source],
         )
@@ -450,12 +462,16 @@ class _Planner:
             if compared(values) > REQUEST_ROWS_LIMIT:
                 raise StepError(f"compares more than {REQUEST_ROWS_LIMIT} boxes; use select with top before it")
             owned = np.concatenate([owner_of(each, self._root, values) for each in sources])
-            values[rows.index] = owned = _merged(values, fills.values(), owned, nms, step.nms_iou)
+            values[rows.index] = owned = merged(values, fills.values(), owned, nms, step.nms_iou)
             values[rows.count] = len(owned)
 
         needs = self._needs(steps=step.sources)
         self._rows[step.name] = rows
-        run = LocalRun(step.name, needs, apply, lambda values: compared(values) > LOOP_BOXES)
+
+        def is_long(values: Values) -> bool:
+            return compared(values) > LOOP_BOXES or sum(values[each.count] for each in sources) > LOOP_VALUES
+
+        run = LocalRun(step.name, needs, apply, is_long)
         self._add(run, column, lambda: names)
 
     def _tile(self, step: TileStep) -> None:
@@ -465,9 +481,15 @@ class _Planner:
         above = image.rows
         rows, slot = RowSet(step.name, self._slot(), self._slot(), above, above), self._slot()
 
-        def apply(values: Values) -> None:
+        def divided(values: Values) -> Slices[None]:
+            made, total = list[list[View]](), 0
             try:
-                made = [tiles(view, step.size, step.overlap, ROWS_LIMIT) for view in image.of(values)]
+                for view in image.of(values):
+                    made.append(tiles(view, step.size, step.overlap, ROWS_LIMIT))
+                    yield
+                    total += len(made[-1])
+                    if total > REQUEST_ROWS_LIMIT:
+                        raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} tiles; make them larger")
             except ValueError as error:
                 raise StepError(str(error)) from None
             column = np.empty(sum(map(len, made)), object)
@@ -485,7 +507,14 @@ class _Planner:
             ),
         }
         self._rows[step.name] = rows
-        self._add(LocalRun(step.name, self._needs(step.image), apply), columns.get, lambda: list(columns))
+        run = LocalRun(
+            step.name,
+            self._needs(step.image),
+            lambda values: whole_of(divided(values)),
+            lambda values: values[above.count] > 1,
+            divided,
+        )
+        self._add(run, columns.get, lambda: list(columns))
 
     def _match(self, step: MatchStep) -> None:
         value = self._compiled(step.of)
@@ -500,14 +529,10 @@ class _Planner:
             asked = np.asarray(spread(value, values, values[rows.count]), np.float32)
             if len(asked) and asked.shape[1] != vectors.shape[1]:
                 raise StepError(f"got vectors of {asked.shape[1]} numbers, the gallery's have {vectors.shape[1]}")
-            scores, best = yield from _nearest(unit_vectors(asked), vectors)
+            scores, best = yield from nearest(unit_vectors(asked), vectors)
             labels, least = np.empty(len(asked), object), step.least if names else np.inf
             labels[:] = [names[at] if found >= least else unknown for at, found in zip(best, scores, strict=True)]
             values[score], values[label] = scores, labels
-
-        def apply(values: Values) -> None:
-            for _ in divided(values):
-                pass
 
         columns = {
             "label": ColumnValue(ColumnType(TEXT, (), Datatype.BYTES), rows, lambda values: values[label]),
@@ -517,7 +542,8 @@ class _Planner:
         def is_long(values: Values) -> bool:
             return bool(values[rows.count] * vectors.size > LOOP_WORK)
 
-        self._add(LocalRun(step.name, self._needs(step.of), apply, is_long, divided), columns.get, lambda: [*columns])
+        run = LocalRun(step.name, self._needs(step.of), lambda values: whole_of(divided(values)), is_long, divided)
+        self._add(run, columns.get, lambda: list(columns))
 
     def _rows_of(self, step: str, name: str) -> RowSet:
         if (rows := self._rows.get(name)) is None:
@@ -562,55 +588,6 @@ class _Planner:
         )
 
 
-def unit_vectors(vectors: Array) -> Array:
-    """Return vectors [n, d] with the length 1; one of zeros as it is."""
-    with np.errstate(all="ignore"):
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
-
-
-def _nearest(asked: Array, vectors: Array) -> Slices[tuple[Array, Array]]:
-    """Return the largest similarity of each vector, and where it is; 0 without `vectors`."""
-    scores, best = np.zeros(len(asked), np.float32), np.zeros(len(asked), int)
-    if not len(vectors):
-        return scores, best
-    scores[:] = -np.inf
-    for begin in range(0, len(asked), ASKED_ROWS):
-        rows = asked[begin : begin + ASKED_ROWS]
-        top, place = scores[begin : begin + ASKED_ROWS], best[begin : begin + ASKED_ROWS]
-        several = max(1, SLICE_WORK // max(1, rows.size))
-        for first in range(0, len(vectors), several):
-            alike = rows @ vectors[first : first + several].T
-            places = np.argmax(alike, axis=1)
-            found = alike[np.arange(len(rows)), places]
-            better = ~(found <= top)
-            top[better], place[better] = found[better], places[better] + first
-            yield
-    return scores, best
-
-
-def _merged(
-    values: Values, fills: Iterable[tuple[int, list[ColumnValue]]], owned: Array, nms: Sequence[ColumnValue], iou: float
-) -> Array:
-    """Fill the columns of merged rows, which have the owners `owned`, in the order of these; return the owners."""
-    order = np.argsort(owned, kind="stable")
-    for slot, parts in fills:
-        values[slot] = np.concatenate([part.of(values) for part in parts])[order]
-    owned = owned[order]
-    if nms:
-        boxes, scores, labels = (value.of(values) for value in nms)
-        kept = _unsuppressed(boxes, scores, labels, owned, iou)
-        for slot, _ in fills:
-            values[slot] = values[slot][kept]
-        owned = owned[kept]
-    return owned
-
-
-def _unsuppressed(boxes: Array, scores: Array, labels: Array, groups: Array, iou: float) -> Array:
-    """Return the places of the boxes that no better one of the same group and label overlaps by more than `iou`."""
-    _, kinds = np.unique(labels, return_inverse=True)
-    kinds = groups * (kinds.max(initial=0) + 1) + kinds
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    best_first = np.clip(np.asarray(boxes[order].T, np.float64), -FAR, FAR)
-    overlaps = within_classes(iou_overlaps(best_first, iou), kinds[order])
-    return np.sort(order[suppress(len(order), overlaps, len(order))])
+def _size(column: Array) -> int:
+    """Return how many numbers, or bytes of texts, a column of an input has."""
+    return column.size if column.dtype != object else sum(map(len, column))

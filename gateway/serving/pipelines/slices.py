@@ -1,4 +1,4 @@
-"""Long work on threads, in slices: callers take turns after each, and work that nobody waits for ends after one."""
+"""Long work on threads, in slices: callers take turns after each. Work for a request that is over ends after one."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def begin_slices(threads: Threads, caller: str, work: Slices[T], is_over: Callab
 
     threads.submit_for(caller, run)
     return whole
+
+
+def whole_of(work: Slices[T]) -> T:
+    """Do work at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]

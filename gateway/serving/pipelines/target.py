@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
+from gateway.serving.pipelines.lists import unit_vectors
 from gateway.serving.pipelines.passage import RequestPassage
-from gateway.serving.pipelines.plan import Gallery, Plan, plan, unit_vectors
+from gateway.serving.pipelines.plan import Gallery, Plan, plan
 from gateway.serving.pipelines.runs import ModelRun
+from gateway.serving.pipelines.slices import Slices
 from gateway.serving.tasks.frame import Frame
 
 GALLERY_LIMIT_BYTES = 2**30
@@ -296,9 +299,22 @@ class PipelineTarget:
 
     def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
+        wanted = [output.name for output in passage.ticket.form.outputs]
+        if passage.plan.is_long(passage.values, wanted):
+            passage.answer_apart(self._outputs_apart(passage), partial(self._answer, passage))
+        else:
+            self._answer(passage)
+
+    def _outputs_apart(self, passage: RequestPassage) -> Slices[dict[str, Tensor]]:
+        yield
+        return self._outputs(passage)
+
+    def _answer(self, passage: RequestPassage, made: Future[dict[str, Tensor]] | None = None) -> None:
         ticket, manifest = passage.ticket, self.manifest
+        if ticket.done:
+            return
         try:
-            outputs = self._outputs(passage)
+            outputs = self._outputs(passage) if made is None else made.result()
         except Exception as error:  # noqa: BLE001  one request's boundary
             words = f"pipeline '{manifest.name}': its outputs fail: {type(error).__name__}: {error}"
             self.refused(passage, RequestError(Fault.INTERNAL, words))

@@ -19,7 +19,7 @@ from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
 from gateway.serving.engine.threads import Threads
-from gateway.serving.pipelines import passage
+from gateway.serving.pipelines import outputs, passage, plan
 from gateway.serving.pipelines.slices import Slices, begin_slices
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import PIXELS, PipelineRig, asked, detector, spec
@@ -792,6 +792,77 @@ async def test_images_of_a_step_are_prepared_a_few_parts_ahead(monkeypatch: pyte
     rig.session_of("find").gate.set()
     np.testing.assert_allclose((await request)["s"], [np.arange(0, 200, 8) / 255], atol=1e-6)
     assert sum(rows) == 25
+
+
+def wide(values: int) -> PipelineRig:
+    """Return a rig whose pipeline answers with so many values a row."""
+    rig = PipelineRig(max_batch_rows=64)
+    rig.model("many", lambda of: {"y": np.repeat(of["x"][:, np.newaxis], values, 1)}, X, (spec("y", values),))
+    rig.pipeline('[input]\nx = "FP32[]"\n[[step]]\nname = "m"\nmodel = "many"\nof = "x"\n[output]\ny = "m.y"\nx = "x"')
+    return rig
+
+
+async def test_arrays_of_many_values_are_no_part_of_documents() -> None:
+    rig = wide(10_001)
+    await rig.begin()
+    answer = await rig.ask({"x": np.array([1.0])})
+    assert answer["y"].shape == (1, 10_001)
+    assert answer["result"].tolist() == [b'{"x": 1.0}']
+
+
+async def test_large_documents_are_written_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, rig = list[str](), wide(1000)
+    await rig.begin()
+    written = outputs.documents
+
+    def writing(*given: Any) -> object:
+        threads.append(threading.current_thread().name)
+        return written(*given)
+
+    monkeypatch.setattr(plan, "documents", writing)
+    for rows in (1, 10):
+        answer = await rig.ask({"x": np.ones(rows)})
+        assert [len(json.loads(each)["y"]) for each in answer["result"]] == [1000] * rows
+    assert threads == [threading.current_thread().name, "prepare 1"]
+    rig.target().preparing.submit((free := threading.Event()).wait)
+    late = asyncio.create_task(rig.ask({"x": np.ones(10)}, deadline_ns=time.monotonic_ns() + 50_000_000))
+    with pytest.raises(RequestError, match="the request's time is over"):
+        await late
+    free.set()
+    assert not rig.target().busy
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+async def test_rules_on_large_inputs_leave_the_event_loop(size: int) -> None:
+    rig = PipelineRig()
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(
+        '[input]\nt = "text"\nv = "FP32[-1]"\n[[step]]\nname = "r"\nrule = { n = "len(lower(t))", m = "top(v)" }\n'
+        '[[step]]\nname = "m"\nmodel = "first"\nof = "r.n"\n[output]\ny = "m.y"\nm = "r.m"'
+    )
+    await rig.begin()
+    for text, width in ((b"A" * size, 2), (b"a", size)):
+        rig.target().preparing.submit((free := threading.Event()).wait)
+        inputs = {"t": np.array([text], object), "v": np.ones((1, width), np.float32)}
+        request = asyncio.create_task(rig.ask(inputs, "y", "m"))
+        await asyncio.sleep(0.05)
+        assert request.done() == (size == 100)
+        free.set()
+        assert (await request)["y"].tolist() == [len(text) + 1]
+
+
+async def test_tiles_of_all_images_are_bounded() -> None:
+    rig = PipelineRig()
+    detector(rig, "find", lambda _: [])
+    rig.pipeline(
+        '[input]\na = "image"\n[[step]]\nname = "t"\ntile = "a"\nsize = [8, 8]\n'
+        '[[step]]\nname = "one"\nmodel = "find"\nof = "a"\n[output]\nn = "count(t)"'
+    )
+    await rig.begin()
+    image = np.array([encoded(np.zeros((8 * 30, 8 * 30, 3), np.uint8))], object)
+    assert (await rig.ask({"a": image.repeat(3)}, "n"))["n"].tolist() == [900] * 3
+    with pytest.raises(RequestError, match="step 't': makes more than 10000 tiles"):
+        await rig.ask({"a": image.repeat(12)}, "n")
 
 
 async def test_callers_take_turns_within_the_work_of_one_request() -> None:
