@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from docs.reference import commands, errors, settings
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = ("camera-to-mqtt", "sensor-window", "javascript", "fleet-of-three", "own-model")
+EXAMPLES = ("camera-to-mqtt", "sensor-window", "javascript", "fleet-of-three", "own-model", "pipelines")
 DOCUMENTS = {
     "packaging/README.md": "start/install.md",
     "packaging/CONTAINER.md": "start/container.md",

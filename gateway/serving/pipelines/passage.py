@@ -358,18 +358,18 @@ class RequestPassage:
     def _begin(self, index: int, under: Under, columns: Sequence[Array]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
         under.columns = columns
-        row_bytes = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
+        size = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
-            most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+            most = self._target.find(run.step.model, run.step.version).rows_together(size)
         if len(under.images):
-            most = max(1, min(most, PREPARED_BYTES // (2 * row_bytes)))
+            most = max(1, min(most, PREPARED_BYTES // (2 * size)))
         under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
         if under.left > 1:
             under.at_once = min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
             if len(under.images):
-                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * row_bytes)))
+                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * size)))
         self._send(index, under)
 
     def _send(self, index: int, under: Under) -> None:
