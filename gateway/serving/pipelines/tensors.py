@@ -36,6 +36,7 @@ def row_bytes(feed: Feed, column: Array) -> int:
 
 
 def fed_all(feeds: Sequence[Feed], values: Values, count: int, chosen: Array | None) -> Slices[list[Array]]:
+    """Return the values of a model's inputs: of the `chosen` rows, or of all `count`. Raises StepError."""
     columns = list[Array]()
     for feed in feeds:
         columns.append(_fed(feed, values, count, chosen))

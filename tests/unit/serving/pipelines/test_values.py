@@ -37,9 +37,9 @@ INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 def test_an_input_gets_the_nearest_value_that_its_datatype_holds(
     given: Array, datatype: Datatype, wanted: list[Any]
 ) -> None:
-    cast = cast(given, datatype)
-    assert cast.dtype == datatype.dtype
-    assert cast.tolist() == wanted
+    made = cast(given, datatype)
+    assert made.dtype == datatype.dtype
+    assert made.tolist() == wanted
 
 
 SKIPS = """
