@@ -38,8 +38,9 @@ def environ(folder: Path, fault: str = "", version: str = "") -> dict[str, str]:
     (front / MODULE / "__init__.py").write_text(FAULTS[fault] if fault else names + ON_ANY_PROCESSOR)
     if version:
         (information,) = PLACE.glob(f"{MODULE}-*.dist-info")
-        shutil.copytree(information, front / information.name)
-        metadata = front / information.name / "METADATA"
         was = information.name.removesuffix(".dist-info").rpartition("-")[2]
+        other = front / f"{MODULE}-{version}.dist-info"  # an installed version is the one in this name (decision 0096)
+        shutil.copytree(information, other)
+        metadata = other / "METADATA"
         metadata.write_text(metadata.read_text().replace(f"\nVersion: {was}\n", f"\nVersion: {version}\n", 1))
     return {"PYTHONPATH": f"{front}:{PLACE}"}
