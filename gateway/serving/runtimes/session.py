@@ -33,7 +33,10 @@ class CompiledGraph(Protocol):
         """Ask the run in progress to end with an error. Called by any thread; False if the engine cannot."""
 
     def peer(self) -> CompiledGraph:
-        """Return an engine of the same compiled graph, which runs at the same time. Raises VariantError."""
+        """Return an engine of the same compiled graph, which runs at the same time. Raises VariantError.
+
+        An engine without this method takes one run at a time.
+        """
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
@@ -68,7 +71,7 @@ class SingleRows:
 
     def peer(self) -> CompiledGraph:
         """Return the same over a peer of the engine."""
-        return SingleRows(self._engine.peer())
+        return SingleRows(_peer(self._engine))
 
     def close(self) -> None:
         """Close the engine."""
@@ -125,7 +128,7 @@ class BoundSession:
         """Implement `Session.widen`."""
         while len(self.peers) < runs - 1 and self._engine is not None:
             peer = copy(self)
-            peer.peers, peer._engine = [], self._engine.peer()
+            peer.peers, peer._engine = [], _peer(self._engine)
             self.peers.append(peer)
 
     def close(self) -> None:
@@ -135,6 +138,12 @@ class BoundSession:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+
+def _peer(engine: CompiledGraph) -> CompiledGraph:
+    if not hasattr(engine, "peer"):
+        raise VariantError("the engine takes one run at a time")
+    return engine.peer()
 
 
 def _row_tensors(manifest: ModelManifest, into: Sequence[Passage], out: Sequence[Passage]) -> RowTensors:

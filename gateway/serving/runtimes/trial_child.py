@@ -223,7 +223,7 @@ class _Exam:
 
         As many as Triton's configuration demands, if it does. A run takes as long as `run_us` alone.
         """
-        demanded, most = self.trial.manifest.runs, self._most_runs(threads)
+        demanded, most = self.trial.manifest.runs, self._most_runs(threads) if hasattr(session, "widen") else 1
         found, before_bytes = [Parallel(threads, 1, run_us, run_us, memory_bytes)], measure.resident_bytes()
         steps = [runs for runs in (2, 4, 8, 16, 32) if runs < most and not demanded]
         for runs in [*steps, most] if most > 1 and (demanded or run_us >= self._settings.runs_above_us) else ():

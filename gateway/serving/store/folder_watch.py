@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,20 +64,21 @@ class FolderWatch:
         self._lack = ctypes.get_errno() if self._inotify < 0 else 0
         if not self._lack:
             self._loop.add_reader(self._inotify, self._read)
-        # inotify does not report a mount over a folder. mountinfo has an exceptional condition then (proc(5)), and is
-        # always readable, so that asyncio cannot wait for it.
-        self._mountinfo, self._mounts = os.open("/proc/self/mountinfo", os.O_CLOEXEC), select.epoll()
-        self._mounts.register(self._mountinfo, select.EPOLLPRI)
-        self._loop.add_reader(self._mounts.fileno(), self._mounted)
+        # inotify does not report a mount over a folder. mountinfo has an exceptional condition then (proc(5)), which
+        # one poll sees and no other: it is lost where asyncio's epoll is within another one, as in a `DirectLoop`.
+        self._mountinfo, self._ended = os.open("/proc/self/mountinfo", os.O_CLOEXEC), os.eventfd(0)
+        self._mounts = threading.Thread(target=self._await_mounts, name="mounts", daemon=True)
+        self._mounts.start()
 
     def close(self) -> None:
         """Report nothing more."""
         for pending in (self._timer, self._looking, self._catching_up):
             if pending is not None:
                 pending.cancel()
-        self._loop.remove_reader(self._mounts.fileno())
-        self._mounts.close()
+        os.eventfd_write(self._ended, 1)
+        self._mounts.join()
         os.close(self._mountinfo)
+        os.close(self._ended)
         if not self._lack:
             self._loop.remove_reader(self._inotify)
             os.close(self._inotify)
@@ -154,9 +156,16 @@ class FolderWatch:
                 self._changed()
             last = now
 
+    def _await_mounts(self) -> None:
+        poll = select.poll()
+        poll.register(self._mountinfo, select.POLLPRI)
+        poll.register(self._ended, select.POLLIN)
+        while self._ended not in dict(poll.poll()):
+            self._loop.call_soon_threadsafe(self._mounted)
+
     def _mounted(self) -> None:
-        self._mounts.poll(0)
-        self._catch_up()
+        if self._mounts.is_alive():  # else it was closed meanwhile
+            self._catch_up()
 
     def _read(self) -> None:
         """Read events. Names that are hidden from the scan do not count."""

@@ -52,6 +52,15 @@ def test_what_needs_nothing_is_handed_on_as_it_is():
     assert answer is x
 
 
+@pytest.mark.parametrize("rows", [-1, 1])
+def test_an_engine_that_makes_no_peers_takes_one_run_at_a_time(rows):
+    session = BoundSession(Recorder(*ports((rows, 2, 3, 4))), manifest(), variant())
+    session.widen(1)
+    with pytest.raises(VariantError, match="one run at a time"):
+        session.widen(2)
+    assert not session.peers
+
+
 class Running:
     """A time-major engine: each step's answer is the sum over the steps so far."""
 

@@ -228,6 +228,13 @@ def test_as_many_runs_as_the_engine_allows(answered, monkeypatch):
     assert chosen(line) == (1, 2)
 
 
+@pytest.mark.usefixtures("exact")
+def test_a_session_that_cannot_be_widened_keeps_one_run(answered, monkeypatch):
+    monkeypatch.delattr(Session, "widen")
+    line = answered(Runtime({1: 0.005}), budget=SessionBudget(1, runs=4))
+    assert (chosen(line), tried(line)) == ((1, 1), [(1, 1)])
+
+
 @pytest.mark.parametrize("fault", [VariantError("ONNX Runtime failed: bad allocation"), MemoryError()])
 @pytest.mark.usefixtures("exact")
 def test_runs_at_a_time_that_fail_are_left(answered, monkeypatch, fault):
