@@ -358,18 +358,18 @@ class RequestPassage:
     def _begin(self, index: int, under: Under, columns: Sequence[Array]) -> None:
         rows, most, run = len(columns[0]), 1, under.run
         under.columns = columns
-        row_bytes = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
+        each_row = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
-            most = self._target.find(run.step.model, run.step.version).rows_together(row_bytes)
+            most = self._target.find(run.step.model, run.step.version).rows_together(each_row)
         if len(under.images):
-            most = max(1, min(most, PREPARED_BYTES // (2 * row_bytes)))
+            most = max(1, min(most, PREPARED_BYTES // (2 * each_row)))
         under.most = most
         under.left = 1 if rows <= most else -(-rows // most)
         under.parts = [None] * under.left
         if under.left > 1:
             under.at_once = min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
             if len(under.images):
-                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * row_bytes)))
+                under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * each_row)))
         self._send(index, under)
 
     def _send(self, index: int, under: Under) -> None:
@@ -387,9 +387,9 @@ class RequestPassage:
             done = partial(self._prepared, index, under, part)
             self._apart(index, prepared(run.feeds, columns), done, run.feeds[0].key if is_shared else None, under)
 
-    def _prepared(self, index: int, under: Under, part: int, prepared: tuple[Sequence[Array], Sequence[Frame]]) -> None:
+    def _prepared(self, index: int, under: Under, part: int, made: tuple[Sequence[Array], Sequence[Frame]]) -> None:
         if self._under.get(index) is under:  # else another part failed
-            self._submit_part(index, under, part, *prepared)
+            self._submit_part(index, under, part, *made)
 
     def _submit_part(
         self, index: int, under: Under, part: int, columns: Sequence[Array], frames: Sequence[Frame]

@@ -19,7 +19,7 @@ from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.engine.images import open_image, views_as_input
 from gateway.serving.engine.settings import QueueSettings, QuotaSettings
 from gateway.serving.engine.threads import Threads
-from gateway.serving.pipelines import outputs, passage, plan
+from gateway.serving.pipelines import outputs, passage, plan, tensors
 from gateway.serving.pipelines.slices import Slices, begin_slices
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import PIXELS, PipelineRig, asked, detector, spec
@@ -693,7 +693,7 @@ async def test_work_on_threads_ends_with_its_request(begun: bool, monkeypatch: p
         '[input]\na = "image"\n[[step]]\nname = "one"\nmodel = "find"\nof = "turn(a, 90)"\n[output]\nn = "count(one)"'
     )
     await rig.begin()
-    monkeypatch.setattr(passage, "open_image", opening)
+    monkeypatch.setattr(tensors, "open_image", opening)
     if not begun:
         rig.target().preparing.submit(free.wait)
     image = np.array([encoded(np.zeros((20, 20, 3), np.uint8))] * 3, object)
@@ -774,7 +774,7 @@ async def test_images_of_a_step_are_prepared_a_few_parts_ahead(monkeypatch: pyte
         rows.append(len(views))
         return views_as_input(views, of)
 
-    monkeypatch.setattr(passage, "views_as_input", preparing)
+    monkeypatch.setattr(tensors, "views_as_input", preparing)
     monkeypatch.setattr(passage, "PREPARED_BYTES", 8 * 3 * 8 * 8, raising=False)
     rig = PipelineRig(slow=("find",))
     detector(rig, "find", lambda pixels: [((0, 0, 2, 2), float(pixels.mean()) / 255, 0)])

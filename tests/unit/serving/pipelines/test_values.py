@@ -11,7 +11,7 @@ import pytest
 
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.tensor import Array, Datatype, Tensors
-from gateway.serving.pipelines.passage import _cast
+from gateway.serving.pipelines.tensors import cast
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import FOUND as OBJECTS
 from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
@@ -37,9 +37,9 @@ INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 def test_an_input_gets_the_nearest_value_that_its_datatype_holds(
     given: Array, datatype: Datatype, wanted: list[Any]
 ) -> None:
-    cast = _cast(given, datatype)
-    assert cast.dtype == datatype.dtype
-    assert cast.tolist() == wanted
+    held = cast(given, datatype)
+    assert held.dtype == datatype.dtype
+    assert held.tolist() == wanted
 
 
 SKIPS = """
