@@ -61,14 +61,14 @@ def cast(column: Array, datatype: Datatype) -> Array:
             raise StepError("gets a value that is no number")
         column = np.rint(np.asarray(column, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
-        cast = column.astype(dtype)
+        held = column.astype(dtype)
     if column.dtype.kind in "iuf" and not np.can_cast(column.dtype, dtype):
         is_float = dtype.kind == "f"
         bounds = np.finfo(dtype) if is_float else np.iinfo(dtype)
         is_number = np.isfinite(column) if is_float else True
-        cast[(column >= bounds.max) & is_number] = bounds.max
-        cast[(column <= bounds.min) & is_number] = bounds.min
-    return cast
+        held[(column >= bounds.max) & is_number] = bounds.max
+        held[(column <= bounds.min) & is_number] = bounds.min
+    return held
 
 
 def shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
@@ -137,13 +137,13 @@ def _tensor_of(views: Array, spec: TensorSpec) -> Slices[tuple[Array, tuple[Fram
     first, frames = views_as_input(views[:1], spec)
     if len(views) == 1:
         return first, frames
-    whole_of, placed = np.empty((len(views), *first.shape[1:]), first.dtype), list(frames)
-    whole_of[0] = first[0]
+    together, placed = np.empty((len(views), *first.shape[1:]), first.dtype), list(frames)
+    together[0] = first[0]
     for row in range(1, len(views)):
         yield
         array, frames = views_as_input(views[row : row + 1], spec)
-        if array.shape[1:] != whole_of.shape[1:]:
+        if array.shape[1:] != together.shape[1:]:
             raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size")
-        whole_of[row] = array[0]
+        together[row] = array[0]
         placed += frames
-    return whole_of, tuple(placed)
+    return together, tuple(placed)
