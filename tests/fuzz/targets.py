@@ -127,13 +127,13 @@ class Owner:
             connection.end(stream, TRAILERS.payload)
 
     def _check(self) -> None:
-        connection = self.connection
+        connection, blocks = self.connection, self.connection._blocks
         assert len(connection.streams) <= self._limits.max_streams
         assert connection.sender.waiting_bytes == sum(stream.waiting_bytes for stream in connection.streams.values())
         assert len(connection._reader._rest) <= 9 + 5 * self._limits.max_frame_bytes
-        assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
-        assert len(connection._blocks._known) <= KNOWN_HEADERS
-        assert connection._blocks._decoder._used_bytes <= TABLE_BYTES
+        assert len(blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
+        assert max(len(blocks._essences), len(blocks._shapes)) <= KNOWN_HEADERS
+        assert blocks._decoder._used_bytes <= TABLE_BYTES
         assert len(connection._closed_by_us) <= KEPT_CLOSED
 
 
