@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class ModelUse:
-    """What all runs of one model use: time × threads consumed so far, and how many of them run now.
+    """Use of processors by all runs of one model: time × threads consumed so far, and how many of them run now.
 
     `kept_until_ns`: its threads are kept free of other models' further runs until then (monotonic).
     """

@@ -126,7 +126,6 @@ class PipelineTarget:
         context: EngineContext,
         *,
         signed: bool = False,
-        statistics: ServableStatistics | None = None,
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
         self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
@@ -134,7 +133,7 @@ class PipelineTarget:
         """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
         self._plan = self._planned()
         self.manifest = self.declared = self._plan.manifest
-        self.count_in(statistics or ServableStatistics(pipeline.name, pipeline.version))
+        self.count_in(ServableStatistics(pipeline.name, pipeline.version))
         rows = self.rows_of(self.manifest)
         self.sizes = request_sizes(self.manifest, rows, context.settings.request_slack_bytes)
         self._admission = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=context.settings.forms)
@@ -300,10 +299,15 @@ class PipelineTarget:
     def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
         wanted = [output.name for output in passage.ticket.form.outputs]
-        if passage.plan.is_long(passage.values, wanted):
-            passage.answer_apart(self._outputs_apart(passage), partial(self._answer, passage))
-        else:
+        if not passage.plan.is_long(passage.values, wanted):
             self._answer(passage)
+            return
+        try:
+            passage.answer_apart(self._outputs_apart(passage), partial(self._answer, passage))
+        except RuntimeError as error:
+            words = f"pipeline '{self.manifest.name}': no thread makes its outputs now ({error}); come back later"
+            retry_after_s = self.settings.retry_after_s
+            self.refused(passage, RequestError(Fault.OVERLOADED, words, retry_after_s=retry_after_s))
 
     def _outputs_apart(self, passage: RequestPassage) -> Slices[dict[str, Tensor]]:
         yield

@@ -831,6 +831,14 @@ async def test_large_documents_are_written_on_a_thread(monkeypatch: pytest.Monke
     free.set()
     assert not rig.target().busy
 
+    def refuse(*_: object) -> object:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rig.target().preparing, "submit_for", refuse)
+    with pytest.raises(RequestError, match="no thread makes its outputs now"):
+        await asyncio.wait_for(rig.ask({"x": np.ones(10)}), 60)
+    assert not rig.target().busy
+
 
 @pytest.mark.parametrize("size", [100, 200_000])
 async def test_rules_on_large_inputs_leave_the_event_loop(size: int) -> None:
