@@ -134,8 +134,9 @@ endif
 test-system: tested ## real daemons, controllers, clients and attacks, from start to end
 	@$(PYTEST) tests/system tests/attack tests/performance tests/world
 
-test-long: tested ## everything, however long it takes
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q --timeout 600
+test-long: tested ## what test and test-system leave out, then every property with four times the examples
+	@$(BIN)/pytest -q --timeout 600 -m long; long=$$?; \
+		HYPOTHESIS_PROFILE=thorough $(PYTEST) --timeout 600 -m "hypothesis and not long" && exit $$long
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
 	@$(PYTEST) tests/world/imported.py
