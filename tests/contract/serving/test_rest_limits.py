@@ -120,12 +120,12 @@ async def test_what_decoding_allocates_is_counted():
 
 
 async def test_an_answer_is_counted_until_it_was_sent():
-    """50,000 numbers are 200 KB, and up to 1.25 MB as JSON."""
-    values = np.full(50_000, 1 / 3, "<f4")
-    item = {"name": "x", "datatype": "FP32", "shape": [1, 50_000], "parameters": {"binary_data_size": 200_000}}
+    """400,000 numbers are 1.6 MB, and up to 10 MB as JSON: the system's buffers hold 4 MB (`tcp_wmem`)."""
+    values = np.full(400_000, 1 / 3, "<f4")
+    item = {"name": "x", "datatype": "FP32", "shape": [1, 400_000], "parameters": {"binary_data_size": 1_600_000}}
     head = json.dumps({"inputs": [item]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head)), "Accept-Encoding": "identity"}
-    async with serving(settings=RestSettings(max_buffered_bytes=1_500_000)) as gateway:
+    async with serving(settings=RestSettings(max_buffered_bytes=12_000_000)) as gateway:
 
         async def body():  # without a length it does not wait for its turn
             yield head + values.tobytes()
@@ -135,7 +135,7 @@ async def test_an_answer_is_counted_until_it_was_sent():
 
         reader, writer = await gateway.connect()  # a client that does not take its answer
         lines = [f"POST {INFER} HTTP/1.1", "Host: x", *(f"{name}: {value}" for name, value in headers.items())]
-        lines.append(f"Content-Length: {len(head) + 200_000}")
+        lines.append(f"Content-Length: {len(head) + 1_600_000}")
         transport = writer.transport
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         transport.pause_reading()
