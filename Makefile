@@ -156,7 +156,7 @@ docs: .venv-docs/.docs ## build the documentation as a site: build/docs/index.ht
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv-docs/bin/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 	@echo "built: build/docs/index.html"
 
-pictures: $(VENV)/.test debian-test ## draw what the programs print, for the documentation: SVG files of docs/pages/howto
+pictures: $(VENV)/.test $(VENV)/.workshop debian-test ## draw what the programs print, for the documentation: SVG files of docs/pages/howto
 	@$(BIN)/python -m docs.pictures
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see

@@ -6,6 +6,7 @@ import html
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -29,6 +30,7 @@ PICTURES = {
     "howto/results.svg": "mosquitto_sub -C 1 -t edge/plant/results/motion/# | python3 -m json.tool",
 }
 """Command whose output each picture shows."""
+RECIPES, GRAPH, ASKED = ROOT / "examples/pipelines", "howto/pipeline.svg", 20
 CONFIG = """
 [gateway]
 id = "plant"
@@ -86,6 +88,20 @@ def running(*command: object) -> Iterator[subprocess.Popen[str]]:
         child.wait()
 
 
+def draw_graph(folder: Path) -> None:
+    """Draw the pipeline `fraud` with what its steps cost, after some requests."""
+    learns = {**os.environ, "PYTHONPATH": str(BIN.parent / "workshop")}
+    subprocess.run([BIN / "python", RECIPES / "make_tables.py"], cwd=folder, env=learns, check=True)
+    models, address = folder / "models", f"unix:{folder}/http"
+    shutil.copytree(RECIPES / "fraud", models / "fraud/1")
+    with running("edge-gateway", "run", "--models", models, "--state", folder / "state", "--http", address):
+        ask = f"edge-gateway infer fraud --npz {folder}/payments.npz --url {address}"
+        printed(f"{ask} --wait 300", folder)
+        for _ in range(ASKED):
+            printed(ask, folder)
+        printed(f"edge-gateway explain fraud --url {address} --svg {PAGES / GRAPH}", folder)
+
+
 def printed(command: str, config: Path) -> str:
     """Return what a command prints."""
     line = command.replace("edge-gateway.toml", str(config))
@@ -111,6 +127,7 @@ def main() -> None:
         finally:
             ended.set()
             thread.join()
+        draw_graph(Path(folder))
 
 
 if __name__ == "__main__":
