@@ -53,12 +53,13 @@ def read_model(folder: Path, settings: FleetSettings) -> Model:
         if path.name == PIPELINE:
             pipeline = read_pipeline(content.decode(), str(path))
             galleries = tuple(_artifact(folder, name) for name in pipeline.galleries)
-            return Model(folder, pipeline_manifest(pipeline, galleries), _artifact(folder, PIPELINE), None)
-        manifest = read_manifest(content.decode(), str(path))
+            manifest = pipeline_manifest(pipeline, galleries)
+        else:
+            manifest = read_manifest(content.decode(), str(path))
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
     golden = manifest.golden
-    return Model(folder, manifest, _artifact(folder, MANIFEST), _artifact(folder, golden.file) if golden else None)
+    return Model(folder, manifest, _artifact(folder, path.name), _artifact(folder, golden.file) if golden else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -65,7 +66,7 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         inputs=_tensors(top, "input"),
         outputs=_tensors(top, "output"),
         window=_window(top.table("window")),
-        golden=_golden(top.table("golden")),
+        golden=golden_table(top.table("golden"), RUNTIMES),
         batch=top.flag("batch", True),
         require=top.text("require", "", among=("", *LEVELS)),
         max_batch_rows=top.integer("max_batch_rows", 0, low=0, high=ROWS_LIMIT),
@@ -183,20 +184,21 @@ def _window(table: Table | None) -> Window | None:
     return window
 
 
-def _golden(table: Table | None) -> Golden | None:
+def golden_table(table: Table | None, runtimes: Collection[str]) -> Golden | None:
+    """Return the golden set that a table declares, with tolerances of `runtimes`; None without a table."""
     if table is None:
         return None
-    golden = Golden(_path(table, "file"), _digest(table), _tolerances(table.table("tolerance")))
+    golden = Golden(_path(table, "file"), _digest(table), _tolerances(table.table("tolerance"), runtimes))
     table.finish()
     return golden
 
 
-def _tolerances(table: Table | None) -> dict[str, Tolerance]:
+def _tolerances(table: Table | None, runtimes: Collection[str]) -> dict[str, Tolerance]:
     found: dict[str, Tolerance] = {}
     for runtime in table.remaining() if table else ():
         if table is not None and (entry := table.table(runtime)) is not None:
-            if runtime not in RUNTIMES:
-                table.refuse(runtime, f"unknown runtime; known are {', '.join(RUNTIMES)}")
+            if runtime not in runtimes:
+                table.refuse(runtime, f"unknown runtime; known are {', '.join(runtimes)}")
             found[runtime] = Tolerance(
                 agreement=entry.number("agreement", Tolerance().agreement, low=0.0, high=1.0),
                 mean_abs=entry.number("mean_abs", Tolerance().mean_abs, low=0.0, high=1e9),

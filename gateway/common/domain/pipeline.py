@@ -14,8 +14,8 @@ from typing import Any
 
 from gateway.common.domain.document import Table, read_document
 from gateway.common.domain.expressions import Expression, ExpressionError, parse_expression
-from gateway.common.domain.manifest import ROWS, Artifact, ModelManifest, TensorSpec, Variant
-from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA
+from gateway.common.domain.manifest import ROWS, Artifact, Golden, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA, golden_table
 from gateway.common.domain.tensor import DATATYPES, Datatype
 
 PIPELINE = "pipeline.toml"
@@ -140,6 +140,7 @@ class Pipeline:
     outputs: Mapping[str, Output]
     text: str = ""
     file: str = ""
+    golden: Golden | None = None
 
     @property
     def galleries(self) -> tuple[str, ...]:
@@ -165,9 +166,8 @@ def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> Mo
         for key in ([""] if isinstance(output, Expression) else output)
     ]
     outputs = tuple(TensorSpec(name, Datatype.BYTES, (ROWS,)) for name in names)
-    return ModelManifest(
-        pipeline.name, pipeline.version, inputs, outputs, (Variant(RUNTIME, RUNTIME, "none", artifacts),)
-    )
+    variant = Variant(RUNTIME, RUNTIME, "none", artifacts)
+    return ModelManifest(pipeline.name, pipeline.version, inputs, outputs, (variant,), golden=pipeline.golden)
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:
@@ -185,9 +185,9 @@ def read_pipeline(text: str, file: str) -> Pipeline:
         top.refuse("step", 'missing; a pipeline runs at least one model: [[step]] with model = "…"')
     if len(steps) > STEPS_LIMIT:
         top.refuse("step", f"{len(steps)} steps; at most {STEPS_LIMIT} are read; divide the pipeline")
-    outputs = _outputs(top)
+    outputs, golden = _outputs(top), golden_table(top.table("golden"), (RUNTIME,))
     top.finish()
-    return Pipeline(name, version, inputs, tuple(steps), outputs, text, file)
+    return Pipeline(name, version, inputs, tuple(steps), outputs, text, file, golden)
 
 
 def _inputs(top: Table) -> tuple[PipelineInput, ...]:

@@ -57,6 +57,12 @@ class GoldenResult:
     reason: str
     accuracy_loss: float | None = None
 
+    @property
+    def words(self) -> str:
+        """Return the result for people."""
+        word, code = ("passed", "") if self.passed else ("failed", " (EG-310)")
+        return f"{word} its golden set: {self.reason}{code}"
+
 
 def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet:
     """Parse an npz with every input and output of the manifest. Raises ConfigurationError with `file`."""

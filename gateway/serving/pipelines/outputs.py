@@ -47,12 +47,12 @@ def as_tensor(output: OutputColumn, root: RowSet, values: Values) -> Array:
         there = value.present(values)
         if not np.all(there):
             column = np.array(column)
-            column[~np.asarray(there)] = _filler(datatype)
+            column[~np.asarray(there)] = filler(datatype)
     if rows is None:
         return column if datatype is Datatype.BYTES else np.ascontiguousarray(column, datatype.dtype)
     owned = owner_of(rows, root, values)
     places = place_in_group(owned)
-    whole = np.full((count, int(places.max(initial=-1)) + 1, *column.shape[1:]), _filler(datatype), datatype.dtype)
+    whole = np.full((count, int(places.max(initial=-1)) + 1, *column.shape[1:]), filler(datatype), datatype.dtype)
     whole[owned, places] = column
     return whole
 
@@ -63,7 +63,7 @@ def work_of(outputs: Sequence[OutputColumn], root: RowSet, values: Values) -> fl
     return sum(rows * math.prod(shape) if min(shape, default=1) >= 0 else math.inf for shape, rows in shapes)
 
 
-def _filler(datatype: Datatype) -> Any:
+def filler(datatype: Datatype) -> Any:
     """Return the value of what is absent."""
     return b"" if datatype is Datatype.BYTES else ABSENT if datatype.dtype.kind == "i" else 0
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import ServableChanged
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import LEVELS, Golden, ModelManifest
 from gateway.common.domain.pipeline import RUNTIME, Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
@@ -37,6 +37,7 @@ from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
+from gateway.serving.pipelines.golden import check_golden
 from gateway.serving.pipelines.lists import unit_vectors
 from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.plan import Gallery, Plan, plan
@@ -62,9 +63,29 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
-    if old is not None and old.manifest == target.manifest:
-        target.count_in(old.statistics)
+    if pipeline.golden is not None:
+        await _check(target, pipeline.golden, release.folder, old)
+    is_same = old is not None and old.manifest == target.manifest
+    target.count_in(old.statistics if old and is_same else ServableStatistics(pipeline.name, pipeline.version))
+    target.begin()
     return target
+
+
+async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: ModelTarget | None) -> None:
+    """Run a pipeline's golden set, once for the same models. If it fails, `old`, which is the same, is refused, too.
+
+    Raises VariantError, ConfigurationError, OSError.
+    """
+    same = old if isinstance(old, PipelineTarget) and old.is_like(target) else None
+    target.contents = target.models_now()
+    if same is not None and same.refusal and same.contents == target.contents:
+        raise VariantError(same.refusal)
+    try:
+        target.proof = await check_golden(target, golden, folder)
+    except VariantError as error:
+        if same is not None and not error.transient:
+            same.refusal, same.contents = str(error), target.contents
+        raise
 
 
 def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
@@ -147,6 +168,11 @@ class PipelineTarget:
         self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
+        self.contents, self.proof, self.refusal = tuple[object, ...](), "", ""
+        """Models with which its golden set was run, and how it passed, or why requests are refused since it failed."""
+
+    def begin(self) -> None:
+        """Publish that it answers."""
         self._publish_state(ServableState.AVAILABLE)
 
     @property
@@ -154,8 +180,9 @@ class PipelineTarget:
         """Return that it is a pipeline, and of which models."""
         named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
         rows = self.rows_of(self.manifest)
-        reason = f"{len(self._pipeline.steps)} steps, runs {named}"
-        return Placement(RUNTIME, RUNTIME, "", "", reason, rows, signed=self._signed, pipeline=self._pipeline)
+        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", self.proof)))
+        level, declared = LEVELS[-1] if self.proof else "", self._pipeline
+        return Placement(RUNTIME, RUNTIME, "", "", reason, rows, self._signed, level, pipeline=declared)
 
     @property
     def models(self) -> tuple[tuple[str, str], ...]:
@@ -169,12 +196,30 @@ class PipelineTarget:
 
     @property
     def fits(self) -> bool:
-        """Return False if a model was replaced by one that makes other inputs or outputs of this pipeline."""
+        """Return False if a model was replaced by one that makes other inputs or outputs, or fails the golden set.
+
+        One with a golden set is opened again for other models, and runs it.
+        """
         try:
+            if self.refusal or (self._pipeline.golden and self.models_now() != self.contents):
+                return False
             self._current()
         except RequestError as error:
             return not isinstance(error.__cause__, ConfigurationError)
         return True
+
+    def is_like(self, other: PipelineTarget) -> bool:
+        """Return True if both are of one document."""
+        return self._pipeline == other._pipeline
+
+    def models_now(self) -> tuple[object, ...]:
+        """Return versions and files of the models that it runs now, also by other pipelines. Raises RequestError."""
+        found = list[object]()
+        for named in self.models:
+            target = self.find(*named)
+            inner = isinstance(target, PipelineTarget) and (target._pipeline.text, target.models_now())
+            found.append((target.manifest.version, [each.content for each in target.manifest.variants], inner))
+        return tuple(found)
 
     def rows_of(self, manifest: ModelManifest) -> int:
         """Return the most rows that one request for a model has; 1 for a model without rows."""
@@ -406,6 +451,8 @@ class PipelineTarget:
 
         A step with a fallback needs no model.
         """
+        if self.refusal:
+            raise self._away(f"a model was replaced: {self.refusal}")
         if all(self._fits(run) for run in self._plan.models):
             return self._plan
         try:

@@ -35,10 +35,10 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
     result = compare_golden(
         golden, answered(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance())
     )
-    word = "passed" if result.passed else "failed"
-    reason = f"{word} its golden set: {result.reason}{'' if result.passed else ' (EG-310)'}"
     loss, level = result.accuracy_loss, LEVELS[-1] if result.passed else LEVELS[0]
-    return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=loss, answered=True, level=level)
+    return Verdict(
+        result.passed, result.words, accuracy=result.accuracy, accuracy_loss=loss, answered=True, level=level
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,13 +188,14 @@ def _paths(release: Release) -> set[str]:
     if release.bare:
         paths = [artifact.path for artifact in release.bare.artifacts]
     elif release.manifest:
-        golden = release.manifest.golden
-        paths = [MANIFEST, *([golden.file] if golden else [])]
+        paths = [MANIFEST]
         paths += [artifact.path for variant in release.manifest.variants for artifact in variant.artifacts]
     elif release.pipeline:
         paths = [PIPELINE, *release.pipeline.galleries]
     else:
         paths = []
+    declared = release.manifest or release.pipeline
+    paths += [declared.golden.file] if declared and declared.golden else []
     return {str(PurePosixPath(path)) for path in paths}
 
 

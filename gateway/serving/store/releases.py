@@ -182,7 +182,7 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
         from gateway.serving.tasks.catalog import task_of
 
         task_of(manifest)
-    _check_files(manifest, folder)
+    _check_files(manifest, folder, file)
     check_references(manifest.variants, folder)
     digest = hashlib.sha256(f"{folder}\0{text}".encode()).hexdigest()
     return Release(name, version, folder, digest, manifest=manifest)
@@ -201,6 +201,8 @@ def _read_pipeline(name: str, version: str, folder: Path, settings: LibrarySetti
     pipeline = read_pipeline(text, str(file))
     _check_agreement(pipeline, name, version, file)
     galleries = [read_artifact(folder, path) for path in pipeline.galleries]
+    if pipeline.golden:
+        _check_file(folder / pipeline.golden.file, pipeline.golden.sha256, None, file, "golden")
     return Release(name, version, folder, _digest(folder, galleries, text), pipeline=pipeline)
 
 
@@ -237,16 +239,16 @@ def _digest(folder: Path, artifacts: Iterable[Artifact], described: str) -> str:
     return hashlib.sha256(f"{folder}\0{files}\0{described}".encode()).hexdigest()
 
 
-def _check_files(manifest: ModelManifest, folder: Path) -> None:
+def _check_files(manifest: ModelManifest, folder: Path, file: Path) -> None:
     for variant in manifest.variants:
         for artifact in variant.artifacts:
-            _check_file(folder / artifact.path, artifact.sha256, artifact.size_bytes, folder, f"variant {variant.name}")
+            _check_file(folder / artifact.path, artifact.sha256, artifact.size_bytes, file, f"variant {variant.name}")
     if manifest.golden:
-        _check_file(folder / manifest.golden.file, manifest.golden.sha256, None, folder, "golden")
+        _check_file(folder / manifest.golden.file, manifest.golden.sha256, None, file, "golden")
 
 
-def _check_file(path: Path, sha256: str, size_bytes: int | None, folder: Path, table: str) -> None:
-    file = str(folder / MANIFEST)
+def _check_file(path: Path, sha256: str, size_bytes: int | None, declared: Path, table: str) -> None:
+    file = str(declared)
     if not path.is_file():
         raise ConfigurationError(f"the artifact {path} is missing; restore it (EG-302)", file=file, table=table)
     size = path.stat().st_size

@@ -1,0 +1,101 @@
+"""Golden set of a pipeline: its answers, of the models that serve now, against those that its author recorded.
+
+The rows are requests of a caller in the queues of its models, next to all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gateway.common.domain.errors import Fault, RequestError, VariantError
+from gateway.common.domain.manifest import Golden, ModelManifest, TensorSpec, Tolerance, fits
+from gateway.common.domain.pipeline import RUNTIME
+from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
+from gateway.serving.domain.golden import GoldenSet, compare_golden, portions, read_golden
+from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.engine.engine import Futures
+from gateway.serving.engine.target import RequestTarget
+from gateway.serving.pipelines.outputs import filler
+from gateway.serving.tasks.interpreter import RESULT
+
+ROWS = 8
+"""Most rows of one of its requests: those of others run in between."""
+LIMIT_S = 60.0
+"""Longest time for all rows, as of a trial by default."""
+PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED})
+"""Refusals that say nothing about a pipeline: it is tried again."""
+
+
+async def check_golden(target: RequestTarget, golden: Golden, folder: Path) -> str:
+    """Return how a pipeline passed its golden set. Raises VariantError if it did not, ConfigurationError, OSError."""
+    file, manifest = folder / golden.file, compared(target.manifest)
+    content = await asyncio.to_thread(file.read_bytes)
+    if hashlib.sha256(content).hexdigest() != golden.sha256:
+        raise VariantError(f"{file} changed since it was read", transient=True)
+    expected = await asyncio.to_thread(read_golden, content, manifest, str(file))
+    try:
+        answers = await golden_answers(target, expected.inputs)
+    except RequestError as error:
+        words = f"a run of its golden set failed: {error.message}"
+        raise VariantError(words, transient=error.fault in PASSING) from error
+    pairs = {spec.name: leveled((expected.outputs[spec.name], answers[spec.name]), spec) for spec in manifest.outputs}
+    wanted = replace(expected, outputs={name: pair[0] for name, pair in pairs.items()})
+    tolerance = golden.tolerance.get(RUNTIME, Tolerance())
+    found = compare_golden(wanted, {name: pair[1] for name, pair in pairs.items()}, tolerance)
+    if found.passed:
+        return found.words
+    late = [name for name, step in target.statistics.steps.items() if step.fallbacks]
+    words = f"{found.words}; its fallback answered for step {', '.join(late)}" if late else found.words
+    raise VariantError(words, transient=bool(late))
+
+
+def compared(manifest: ModelManifest) -> ModelManifest:
+    """Return the manifest with the outputs of a golden set: the document only repeats them, rounded."""
+    return replace(manifest, outputs=tuple(spec for spec in manifest.outputs if spec.name != RESULT))
+
+
+async def golden_answers(target: RequestTarget, inputs: Tensors) -> dict[str, Array]:
+    """Return the outputs for the rows of a golden set, as it has them: texts are bytes. Raises RequestError."""
+    manifest, sink, parts = compared(target.manifest), Futures(), list[InferResponse]()
+    deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
+    types, wanted = {spec.name: spec.datatype for spec in manifest.inputs}, [spec.name for spec in manifest.outputs]
+    for portion in portions(manifest, GoldenSet(inputs, {}), min(ROWS, target.rows_together(0))):
+        tensors = {name: Tensor(types[name], array) for name, array in portion.items()}
+        outputs = tuple(map(RequestedOutput, wanted))
+        request = InferRequest(
+            manifest.name, tensors, manifest.version, outputs=outputs, deadline_ns=deadline_ns, caller="golden set"
+        )
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        pending = target.submit(request, sink, future)
+        try:
+            parts.append(await future)
+        finally:
+            if not future.done() or future.cancelled():
+                pending.cancel()
+    return {
+        spec.name: np.concatenate(leveled([_stored(part.outputs[spec.name]) for part in parts], spec))
+        for spec in manifest.outputs
+    }
+
+
+def _stored(tensor: Tensor) -> Array:
+    return tensor.array.astype("S") if tensor.datatype is Datatype.BYTES else tensor.array
+
+
+def leveled(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
+    """Return arrays of an output with lists of one length, filled up as answers are; others as they are."""
+    if not all(fits(array.shape, spec.shape) for array in arrays):
+        return list(arrays)
+    found, sizes = list[Array](), [max(each) for each in zip(*(array.shape[1:] for array in arrays), strict=True)]
+    for array in arrays:
+        whole = np.full((len(array), *sizes), filler(spec.datatype), array.dtype)
+        whole[tuple(map(slice, array.shape))] = array
+        found.append(whole)
+    return found

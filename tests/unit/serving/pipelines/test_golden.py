@@ -1,0 +1,253 @@
+"""Golden set of a pipeline: run when it is loaded and when its models are others; refused if it is not reached."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.manifest import Artifact
+from gateway.common.domain.pipeline import Pipeline, read_pipeline
+from gateway.common.domain.tensor import Tensors
+from gateway.serving.pipelines import golden
+from tests.simulators.engine_rig import variant
+from tests.simulators.images_made import encoded
+from tests.simulators.pipelines import NAME, PipelineRig, detector, spec
+
+CHAIN = """
+[input]
+x = "FP32[4]"
+[[step]]
+name = "s"
+model = "m"
+of = "x"
+[output]
+y = "s.y"
+word = "'big' if top(s.y) > 2 else 'small'"
+"""
+X = np.arange(40, dtype=np.float32).reshape(10, 4) / 10
+EXPECTED = {"y": X + 1, "word": np.array([b"small"] * 2 + [b"big"] * 8)}
+
+
+def with_golden(text: str, folder: Path, tolerance: str = "", **arrays: Any) -> str:
+    """Write a golden set; return the text of the pipeline with it."""
+    np.savez(folder / "golden.npz", **{key.replace("_", ".", 1): value for key, value in arrays.items()})
+    digest = hashlib.sha256((folder / "golden.npz").read_bytes()).hexdigest()
+    return f'{text}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n{tolerance}'
+
+
+def add(rig: PipelineRig, plus: float, digest: str) -> None:
+    """Add the model `m`, which adds `plus`, from a file of this digest."""
+    files = (Artifact("m.onnx", digest, 1),)
+    rig.model("m", lambda of: {"y": of["x"] + np.float32(plus)}, (spec("x", 4),), (spec("y", 4),), digest=digest)
+    rig.manifests["m"] = replace(rig.manifests["m"], variants=(replace(variant("m"), artifacts=files),))
+
+
+async def begun(folder: Path, plus: float = 1, tolerance: str = "", **changes: Any) -> PipelineRig:
+    """Return a rig whose pipeline has a golden set of x + 1, and whose model adds `plus`."""
+    rig = PipelineRig()
+    add(rig, plus, "d1")
+    arrays = {"input_x": X, **{f"output_{name}": array for name, array in EXPECTED.items()}, **changes}
+    rig.pipeline(with_golden(CHAIN, folder, tolerance, **arrays), folder=folder)
+    await rig.begin()
+    return rig
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_that_reaches_its_golden_set_serves(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    placement = rig.target().placement
+    assert placement.level == "proven"
+    assert placement.reason.startswith("1 steps, runs m; passed its golden set: agreement 1.0000 (at least 0.99)")
+    assert sum(rig.session_of("m").rows_run) >= len(X)
+    assert rig.target().statistics.inferences == rig.target().statistics.steps["s"].runs == 0
+    await rig.ask({"x": X}, "y")
+    assert rig.target().statistics.inferences == len(X)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("plus", "tolerance", "words"),
+    [
+        (
+            1.5,
+            "",
+            "failed its golden set: agreement 0.9000 (at least 0.99), mean difference 0.5 (at most 0.02)",
+        ),
+        (1.5, "[golden.tolerance]\npipeline = { agreement = 0.8, mean_abs = 0.6 }\n", ""),
+        (1.5, "[golden.tolerance]\npipeline = { agreement = 0.8 }\n", "mean difference 0.5 (at most 0.02) (EG-310)"),
+        (1.015, "", ""),
+        (np.nan, "", "mean difference inf"),
+    ],
+)
+async def test_the_tolerance_decides(tmp_path: Path, plus: float, tolerance: str, words: str) -> None:
+    rig = await begun(tmp_path, plus, tolerance)
+    assert words in rig.reason() if words else not rig.reason()
+    if words:
+        with pytest.raises(RequestError) as caught:
+            await rig.ask({"x": X}, "y")
+        assert caught.value.fault in {Fault.UNAVAILABLE, Fault.NOT_FOUND}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"output_y": EXPECTED["y"][:, :3]}, "output 'y' has shape [10, 4], expected [10, 3]"),
+        ({"output_y": EXPECTED["y"][:9]}, "output 'y' has shape [10, 4], expected [9, 4]"),
+        ({"input_x": X[:, :3]}, "a run of its golden set failed"),
+        ({"input_x": np.array([b"text"] * 10)}, "failed to open: ValueError"),
+        ({"output_word": EXPECTED["y"]}, "output 'word' has shape [10], expected [10, 4]"),
+        ({"output_word": np.array(["small"] * 10)}, "failed its golden set: agreement 0.0000"),
+        ({"output_y": np.zeros((10, 0), np.float32)}, "array 'output.y' is empty, so nothing could fail"),
+        ({"input_x": X[:0]}, "array 'input.x' is empty"),
+    ],
+)
+async def test_wrong_golden_sets_are_refused_with_words(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    assert words in (await begun(tmp_path, **changes)).reason()
+
+
+@pytest.mark.asyncio
+async def test_a_golden_set_that_lacks_an_output_or_changed_is_refused(tmp_path: Path) -> None:
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.pipeline(with_golden(CHAIN, tmp_path, input_x=X, output_y=X + 1), folder=tmp_path)
+    await rig.begin()
+    assert "golden set lacks the array 'output.word'" in rig.reason()
+    (tmp_path / "golden.npz").write_bytes(b"other")
+    rig.pipelines[NAME] = replace(rig.pipelines[NAME], digest="p2")
+    await rig.begin()
+    assert "golden.npz changed since it was read" in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_another_version_of_a_model_is_checked_and_refused_until_it_fits(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    first = rig.target()
+    await rig.begin()
+    assert rig.target() is first  # the same models: nothing is run again
+    runs = len(rig.session_of("m").given)
+    await rig.begin()
+    assert len(rig.session_of("m").given) == runs
+    await rig.ask({"x": X}, "y")
+    add(rig, 1.001, "d2")
+    await rig.begin()
+    assert rig.target() is not first
+    assert rig.target().statistics.inferences == len(X)  # counters go on
+    add(rig, 3, "d3")
+    await rig.begin()
+    for _ in range(2):
+        with pytest.raises(RequestError, match="a model was replaced: failed its golden set: agreement") as caught:
+            await rig.ask({"x": X}, "y")
+        assert caught.value.fault is Fault.UNAVAILABLE
+        assert "EG-310" in rig.reason()
+        runs = len(rig.session_of("m").given)
+        await rig.begin()  # the same models are not asked again
+        assert len(rig.session_of("m").given) == runs
+    add(rig, 1, "d4")
+    await rig.begin()
+    assert not rig.reason()
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+
+
+@pytest.mark.asyncio
+async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    outer = '[input]\nx = "FP32[4]"\n[[step]]\nname = "s"\nmodel = "chain"\nof = "x"\n[output]\ny = "s.y"\n'
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    rig.pipelines.clear()
+    rig.pipeline(CHAIN)
+    rig.pipeline(with_golden(outer, folder, input_x=X, output_y=X + 1), "outer", folder=folder)
+    await rig.begin()
+    assert not rig.reason("outer")
+    add(rig, 2, "d2")
+    await rig.begin()
+    assert "failed its golden set" in rig.reason("outer")
+    assert not rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_fallback_and_a_late_model_do_not_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = CHAIN.replace('of = "x"\n', 'of = "x"\nfallback = { y = 7 }\n')
+    rig = PipelineRig()
+
+    def fail(_: Tensors) -> Tensors:
+        raise RuntimeError("broken")
+
+    rig.model("m", fail, (spec("x", 4),), (spec("y", 4),))
+    arrays = {"input_x": X, **{f"output_{name}": array for name, array in EXPECTED.items()}}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert "undecided" in rig.reason()
+    assert "its fallback answered for step s" in rig.reason()
+    monkeypatch.setattr(golden, "LIMIT_S", 0.0)
+    rig = await begun(tmp_path)
+    assert "undecided: a run of its golden set failed: the request's time was over" in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_lists_are_compared_although_requests_fill_them_differently(tmp_path: Path) -> None:
+    """Images of 0 to 11 objects, in several requests: each fills its lists up to its own longest one."""
+    text = """
+[input]
+image = "image"
+[[step]]
+name = "cars"
+model = "finder"
+of = "image"
+[output]
+cars = { box = "cars.box", label = "cars.label", score = "cars.score" }
+"""
+    rig = PipelineRig()
+    detector(rig, "finder", lambda pixels: [((0, 0, n, n), 0.5, n % 2) for n in range(1, int(pixels.max()) + 1)])
+    rig.pipeline(text)
+    await rig.begin()
+    images = np.array([encoded(np.full((8, 8, 3), value, np.uint8)) for value in range(12)])
+    answers = await golden.golden_answers(rig.target(), {"image": images})
+    assert answers["cars.label"].shape == (12, 11)
+    assert answers["cars.label"][0].tolist() == [b""] * 11
+    assert answers["cars.label"][3].tolist() == [b"dog", b"car", b"dog"] + [b""] * 8
+    assert answers["cars.box"].shape == (12, 11, 4)
+    arrays = {"input.image": images, **{f"output.{name}": array for name, array in answers.items()}}
+    np.savez(tmp_path / "golden.npz", **arrays)  # type: ignore[arg-type]
+    digest = hashlib.sha256((tmp_path / "golden.npz").read_bytes()).hexdigest()
+    rig.pipeline(f'{text}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n', folder=tmp_path, digest="p2")
+    await rig.begin()
+    assert not rig.reason()
+    assert "passed its golden set: agreement 1.0000" in rig.target().placement.reason
+    fewer = {name: array[:, :9] if name.startswith("output") else array for name, array in arrays.items()}
+    np.savez(tmp_path / "golden.npz", **fewer)  # type: ignore[arg-type]
+    digest = hashlib.sha256((tmp_path / "golden.npz").read_bytes()).hexdigest()
+    rig.pipeline(f'{text}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n', folder=tmp_path, digest="p3")
+    await rig.begin()
+    assert "failed its golden set: agreement 0.9" in rig.reason()  # two of the lists have more
+
+
+def read(golden_table: str) -> Pipeline:
+    return read_pipeline(f'schema = 1\nname = "chain"\nversion = "1"\n{CHAIN}{golden_table}', "pipeline.toml")
+
+
+def test_the_table_of_a_golden_set() -> None:
+    table = f'[golden]\nfile = "a/g.npz"\nsha256 = "{"0" * 64}"\n'
+    found = read(f"{table}[golden.tolerance]\npipeline = {{ mean_abs = 2 }}\n").golden
+    assert found is not None
+    assert (found.file, found.tolerance["pipeline"].agreement, found.tolerance["pipeline"].mean_abs) == (
+        "a/g.npz",
+        0.99,
+        2,
+    )
+    assert read("").golden is None
+    for wrong, words in (
+        (table.replace("a/g", "../g"), "golden"),
+        (table.replace("0" * 64, "0"), "sha256"),
+        (f"{table}more = 1\n", "more"),
+        (f"{table}[golden.tolerance]\nonnx = {{ agreement = 1 }}\n", "known are pipeline"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            read(wrong)
