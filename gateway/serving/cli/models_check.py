@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.manifest import ModelManifest, Variant
+from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.release import Release
 from gateway.common.domain.selection import Candidate
+from gateway.common.domain.verdict import Verdict
 from gateway.common.terminal.tables import mark, print_table, progress
 from gateway.serving import assembly
 from gateway.serving.cli.common import warn
 from gateway.serving.cli.explain import candidate_json, remarks
-from gateway.serving.cli.pipelines import check_pipeline, served_manifest
+from gateway.serving.cli.pipelines import check_pipeline, releases_near, served_here, served_manifest
 from gateway.serving.config import Config
 from gateway.serving.engine.loader import Loader
-from gateway.serving.model_sources import releases_here
-from gateway.serving.store.library import scan
 from gateway.serving.store.releases import copy_listed
 
 Checked = tuple[Release, str, list[Candidate]]
@@ -40,7 +40,7 @@ async def check_releases(config: Config, releases: Sequence[Release], state_dir:
             if release.pipeline is None:
                 checked.append(await _check_release(loader, release))
             else:
-                checked.append((release, await _check_pipeline(config, loader, release, checked), []))
+                checked.append((release, *(await _check_pipeline(config, loader, release, checked))))
             bar.advance(task)
         return checked
 
@@ -61,8 +61,13 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
     return replace(release, manifest=manifest), problem, tried
 
 
-async def _check_pipeline(config: Config, loader: Loader, release: Release, checked: Sequence[Checked]) -> str:
-    """Return why a pipeline would be refused, "" if its models fit: those that were checked, else the configured."""
+async def _check_pipeline(
+    config: Config, loader: Loader, release: Release, checked: Sequence[Checked]
+) -> tuple[str, list[Candidate]]:
+    """Return why a pipeline would be refused, "" if its models fit: those that were checked, else the configured.
+
+    One with a golden set is served here, to run it; it is the candidate.
+    """
     found = {(one.name, one.version): candidates for one, _, candidates in checked if one.manifest}
 
     async def manifest_of(model: Release) -> ModelManifest:
@@ -70,16 +75,17 @@ async def _check_pipeline(config: Config, loader: Loader, release: Release, chec
             loader, model, config.selection.objective, found.get((model.name, model.version), ())
         )
 
-    known = [one for one, _, _ in checked]
-    if (release.folder.parent.name, release.folder.name) == (release.name, release.version):
-        known += [one for one in scan(release.folder.parent.parent, config.library) if one not in known]
-    with suppress(ConfigurationError):  # there is no model directory
-        known += [one for one in await releases_here(config) if one.name not in {each.name for each in known}]
+    known = await releases_near(config, release, [one for one, _, _ in checked])
     try:
         await check_pipeline(release, known, manifest_of)
+        if release.pipeline is None or release.pipeline.golden is None:
+            return "", []
+        async with served_here(config, loader, release, known) as (_, placement):
+            verdict = Verdict(True, placement.reason, answered=True, level=placement.level)
+            variant = Variant(RUNTIME, RUNTIME, "none", ())
+            return "", [Candidate(variant, CPU, 1, True, placement.reason, verdict=verdict)]
     except (VariantError, ConfigurationError, RequestError) as error:
-        return str(error)
-    return ""
+        return str(error), []
 
 
 def passed(entry: Checked) -> bool:
@@ -105,7 +111,7 @@ def print_checked(checked: Sequence[Checked]) -> None:
     rows: list[tuple[str, ...]] = []
     for release, problem, candidates in checked:
         rows += [(release.name, release.version, "", mark(None), remark) for remark in release.remarks]
-        if release.pipeline and not problem:
+        if release.pipeline and not problem and not candidates:
             rows.append((release.name, release.version, "", mark(True), "a pipeline; its models fit each other"))
         if problem:
             rows.append((release.name, release.version, "", mark(False), problem))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ from gateway.common.domain.pipeline import Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.routing import newest_version
 from gateway.common.domain.selection import Candidate, choose, settled, untried
+from gateway.common.domain.statistics import Placement
 from gateway.common.files.durable import write_file
 from gateway.common.terminal.tables import print_json, print_lines, print_table
+from gateway.serving import assembly
 from gateway.serving.cli.http_client import GatewayClient
 from gateway.serving.cli.pipeline_svg import draw_pipeline
 from gateway.serving.cli.remote import model_path, read_object
 from gateway.serving.cli.running import LOCAL_TIMEOUT_S, RunningGateway, find_running, sentences, served_json
+from gateway.serving.config import Config
+from gateway.serving.engine.engine import Engine
 from gateway.serving.engine.loader import Loader
+from gateway.serving.model_sources import releases_here
 from gateway.serving.pipelines.plan import plan
 from gateway.serving.pipelines.target import read_gallery
+from gateway.serving.store.library import scan
 from gateway.serving.tasks.interpreter import interpreter_of
 
 SVG_MODE = 0o644
@@ -91,6 +98,33 @@ def _found(releases: Sequence[Release], name: str, version: str) -> Release:
     refused = [one.problem for one in releases if one.name == name and one.version in {version, one.version}]
     wanted = f"{name} version {version}" if version else name
     raise VariantError(f"the model {wanted}, which it runs, is not there{': ' if refused else ''}{'; '.join(refused)}")
+
+
+async def releases_near(config: Config, release: Release, known: Sequence[Release] = ()) -> list[Release]:
+    """Return what a pipeline may run: releases that are `known`, those in the folder of its model, the configured."""
+    found = list(known)
+    if (release.folder.parent.name, release.folder.name) == (release.name, release.version):
+        found += [one for one in scan(release.folder.parent.parent, config.library) if one not in found]
+    with suppress(ConfigurationError):  # there is no model directory
+        found += [one for one in await releases_here(config) if one.name not in {each.name for each in found}]
+    return found
+
+
+@asynccontextmanager
+async def served_here(
+    config: Config, loader: Loader, release: Release, releases: Sequence[Release]
+) -> AsyncIterator[tuple[Engine, Placement]]:
+    """Serve a pipeline with its models in this process. Raises VariantError with the reason if it is refused."""
+    engine, repository = assembly.serving(config, loader)
+    try:
+        await repository.synchronise(with_models(release, releases))
+        named = release.name, release.version
+        (standing,) = (one for one in repository.standings() if (one.model, one.version) == named)
+        if standing.placement is None:
+            raise VariantError(standing.reason)
+        yield engine, standing.placement
+    finally:
+        await repository.close()
 
 
 def running_steps(arguments: argparse.Namespace, model: str, version: str) -> Document | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
 from gateway.serving.domain.golden import GoldenSet, compare_golden, portions, read_golden
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.engine import Futures
 from gateway.serving.engine.target import RequestTarget
 from gateway.serving.pipelines.outputs import filler
@@ -41,7 +42,7 @@ async def check_golden(target: RequestTarget, golden: Golden, folder: Path) -> s
         raise VariantError(f"{file} changed since it was read", transient=True)
     expected = await asyncio.to_thread(read_golden, content, manifest, str(file))
     try:
-        answers = await golden_answers(target, expected.inputs)
+        answers = await golden_answers(manifest, target.submit, expected.inputs, target.rows_together(0))
     except RequestError as error:
         words = f"a run of its golden set failed: {error.message}"
         raise VariantError(words, transient=error.fault in PASSING) from error
@@ -61,19 +62,24 @@ def compared(manifest: ModelManifest) -> ModelManifest:
     return replace(manifest, outputs=tuple(spec for spec in manifest.outputs if spec.name != RESULT))
 
 
-async def golden_answers(target: RequestTarget, inputs: Tensors) -> dict[str, Array]:
-    """Return the outputs for the rows of a golden set, as it has them: texts are bytes. Raises RequestError."""
-    manifest, sink, parts = compared(target.manifest), Futures(), list[InferResponse]()
+async def golden_answers(
+    manifest: ModelManifest, submit: Callable[..., Pending], inputs: Tensors, most_rows: int
+) -> dict[str, Array]:
+    """Return a pipeline's outputs for rows, as a golden set has them: texts are bytes. Raises RequestError.
+
+    `submit` is that of a target or of the engine; `most_rows` of one request.
+    """
+    sink, parts = Futures(), list[InferResponse]()
     deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
     types, wanted = {spec.name: spec.datatype for spec in manifest.inputs}, [spec.name for spec in manifest.outputs]
-    for portion in portions(manifest, GoldenSet(inputs, {}), min(ROWS, target.rows_together(0))):
+    for portion in portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows)):
         tensors = {name: Tensor(types[name], array) for name, array in portion.items()}
         outputs = tuple(map(RequestedOutput, wanted))
         request = InferRequest(
             manifest.name, tensors, manifest.version, outputs=outputs, deadline_ns=deadline_ns, caller="golden set"
         )
         future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-        pending = target.submit(request, sink, future)
+        pending = submit(request, sink, future)
         try:
             parts.append(await future)
         finally:

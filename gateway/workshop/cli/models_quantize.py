@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import PIPELINE
 from gateway.common.terminal.tables import mark, print_facts, print_json, print_table, progress
 from gateway.serving.cli.common import clean_up_on_signals, configured, warn
 from gateway.serving.config import Config, site_profiles_folder
@@ -34,20 +36,28 @@ SETTINGS = CalibrationSettings()
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Make the variants and print what they are worth; return 1 if none of them is good."""
+    """Make the variants and print what they are worth; return 1 if none of them is good.
+
+    The action `golden` makes none: it measures those that there are, and replaces the golden set.
+    """
     clean_up_on_signals()
     config = configured(arguments)
     folder, plot = Path(arguments.dir).resolve(), _plot_file(arguments.plot)
     manifest, record = _manifest(folder, config), read_record(folder)
+    is_golden = arguments.action == "golden"
     only = [name.strip() for text in arguments.only or () for name in text.split(",")]
     features = read_cpu(Tree(Path("/"), config.hardware)).features
     plan = make_plan(manifest, _wanted(config), only, record.made, features)
+    if is_golden:
+        plan = replace(plan, tasks=(), kept=manifest.variants, remarks=())
+        if manifest.golden:
+            record = replace(record, golden=(*record.golden, manifest.golden.sha256))
     check_tools(kind for kind, _ in plan.tasks)
-    if not plan.tasks:
+    if not plan.tasks and not is_golden:
         raise ConfigurationError(f"there is nothing to make: {'; '.join(plan.remarks)}", file=str(folder))
     annotations = Path(arguments.annotations) if arguments.annotations else None
     samples = _read(Path(arguments.calibration), manifest, arguments.seed, annotations)
-    calibration, heldout = divided(samples, SETTINGS, arguments.seed)
+    calibration, heldout = (samples, samples) if is_golden else divided(samples, SETTINGS, arguments.seed)
     max_loss = manifest.max_accuracy_loss if arguments.max_loss is None else arguments.max_loss
     job = QuantizeJob(folder, manifest, plan, record, calibration, max_loss, arguments.seed)
     result = asyncio.run(_quantize(job, heldout, config))
@@ -58,13 +68,14 @@ def command(arguments: argparse.Namespace) -> int:
         *scaling_remarks(graph, samples.inputs),
         *result.remarks,
     ]
-    remarks += few_samples_remarks(len(calibration), result.basis.samples, result.basis.name, SETTINGS)
+    ranged = SETTINGS.few_calibration_rows if is_golden else len(calibration)
+    remarks += few_samples_remarks(ranged, result.basis.samples, result.basis.name, SETTINGS)
     remarks += [f"{name} could not be made: {reason}" for name, reason in result.failures.items()]
     remarks += _never_chosen(result, manifest)
     if plot:
         plot.write_text(draw_svg(_points(result), f"{manifest.name} {manifest.version}", result.basis.described))
     _report(result, samples, calibration, remarks, Path(arguments.dir), as_json=arguments.json)
-    return 0 if any(each.is_kept for each in _new(result, plan.kept)) else 1
+    return 0 if is_golden or any(each.is_kept for each in _new(result, plan.kept)) else 1
 
 
 def _plot_file(name: str | None) -> Path | None:
@@ -77,6 +88,8 @@ def _manifest(folder: Path, config: Config) -> ModelManifest:
     """Return the manifest of the version in `folder`. Raises ConfigurationError."""
     if not (folder / MANIFEST).is_file():
         problem = f"holds no {MANIFEST}; name a version's folder, or make one: edge-gateway models new FILE"
+        if (folder / PIPELINE).is_file():
+            problem = "is a pipeline: quantize its models, then make its golden set: edge-gateway models golden DIR"
         raise ConfigurationError(problem, file=str(folder))
     release = scan_version(folder, config.library)
     if release.manifest is None:
@@ -151,7 +164,8 @@ def _report(
     )
     print()
     facts = [("accuracy", result.basis.described)]
-    facts += [("samples", f"{samples.found} found, ranges taken from {len(calibration)}")]
+    ranged = "" if calibration is samples else f", ranges taken from {len(calibration)}"
+    facts += [("samples", f"{samples.found} found{ranged}")]
     facts += [("written", str(folder / MANIFEST))]
     print_facts(facts)
     for remark in remarks:

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import Golden, ModelManifest
 from gateway.common.domain.manifest_toml import read_manifest
 from gateway.workshop.making.evaluation import Basis
 from gateway.workshop.making.manifest_text import Notes, golden_blocks, variant_text
@@ -34,16 +34,24 @@ def edited(text: str, manifest: ModelManifest, notes: Notes, file: str) -> str:
     for variant in manifest.variants:
         old = before.get(variant.name)
         is_same = old is not None and (old.artifacts, old.bind) == (variant.artifacts, variant.bind)
-        variants.append(
-            _with_accuracy(by_name[variant.name], variant.accuracy, notes.get(f"variant.{variant.name}.accuracy", ""))
-            if is_same and variant.name in by_name
-            else variant_text(variant, notes)
-        )
+        note = notes.get(f"variant.{variant.name}.accuracy", "")
+        if not is_same or variant.name not in by_name:
+            variants.append(variant_text(variant, notes))
+        elif old == variant and not note:
+            variants.append(by_name[variant.name])
+        else:
+            variants.append(_with_accuracy(by_name[variant.name], variant.accuracy, note))
     golden = golden_blocks(manifest.golden) if manifest.golden else []
     found = "\n".join(part.rstrip("\n") + "\n" for part in (head, *golden, *variants))
     if read_manifest(found, file) != manifest:
         raise ConfigurationError("its tables cannot be edited; put every [[variant]] behind all others", file=file)
     return found
+
+
+def with_golden(text: str, golden: Golden) -> str:
+    """Return the text of a pipeline with a golden set, in place of an earlier one."""
+    head, _ = _divided(text)
+    return "\n".join(part.rstrip("\n") + "\n" for part in (head, *golden_blocks(golden)))
 
 
 def _divided(text: str) -> tuple[str, list[str]]:

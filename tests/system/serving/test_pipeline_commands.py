@@ -112,3 +112,87 @@ def test_a_pipeline_of_a_running_gateway(models: Path, tmp_path: Path) -> None:
     assert (listed["policy"]["state"], listed["policy"]["why"]) == ("READY", "2 steps, runs half, double")
     assert (listed["broken"]["state"], "absent" in listed["broken"]["reason"]) == ("UNAVAILABLE", True)
     assert "pipeline of 2 steps" in words
+
+
+def double_by(factor: float, models: Path) -> None:
+    """Replace the model `double`."""
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["f"], value_float=factor),
+        onnx.helper.make_node("Mul", ["x", "f"], ["y"]),
+    ]
+    save(shaped({"x": ["rows", 4]}, {"y": ["rows", 4]}, *nodes), models / "double" / "1" / "model.onnx")
+
+
+def test_the_golden_set_of_a_pipeline_is_made_checked_and_decides(models: Path, tmp_path: Path) -> None:
+    own = tmp_path / "models"
+    for name in ("half", "double", "policy"):
+        shutil.copytree(models / name, own / name)
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32))
+    text, folder = (own / "policy" / "1" / "pipeline.toml").read_text(), str(own / "policy" / "1")
+    command = ("models", "golden", folder, "--calibration", str(tmp_path / "x.npz"), "--json")
+    made = json.loads(said(*command))
+    assert (made["rows"], made["golden"]["file"]) == (32, "golden.npz")
+    written = (own / "policy" / "1" / "pipeline.toml").read_text()
+    assert written.startswith(text)
+    assert f'sha256 = "{made["golden"]["sha256"]}"' in written
+    assert "pipeline = {agreement = 0.968, mean_abs = 0.02}" in written
+    mine = written.replace("0.968", "0.9")
+    (own / "policy" / "1" / "pipeline.toml").write_text(mine)
+    assert json.loads(said(*command, "--seed", "1"))["golden"]["sha256"] not in written
+    assert "agreement = 0.9," in (own / "policy" / "1" / "pipeline.toml").read_text()
+    state = ("--state", str(tmp_path / "state"))
+    (checked,) = json.loads(said("models", "check", folder, *state, "--json"))["releases"]
+    assert [(one["name"], one["level"], one["tried"]) for one in checked["variants"]] == [("pipeline", "proven", True)]
+    assert "passed its golden set: agreement 1.0000 (at least 0.9)" in said("models", "check", folder, *state)
+    with running(tmp_path, models=own, config=f"{QUIET}{SHORT_TRIALS}") as daemon:
+        url = ("--url", daemon.http)
+        (listed,) = [one for one in json.loads(said("models", *url, "--json"))["models"] if one["name"] == "policy"]
+        assert listed["level"] == "proven"
+        assert "passed its golden set" in listed["why"]
+    double_by(3.0, own)
+    (checked,) = json.loads(said("models", "check", folder, *state, "--json", code=1))["releases"]
+    assert checked["problem"].startswith("failed its golden set: agreement 1.0000 (at least 0.9), mean difference")
+    with running(tmp_path, models=own, config=f"{QUIET}{SHORT_TRIALS}") as daemon:
+        (listed,) = [
+            one
+            for one in json.loads(said("models", "--url", daemon.http, "--json"))["models"]
+            if one["name"] == "policy"
+        ]
+    assert (listed["state"], "EG-310" in listed["reason"]) == ("UNAVAILABLE", True)
+
+
+def test_what_has_no_golden_set_is_said(models: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 5), np.float32))
+    shutil.copytree(models, tmp_path / "models")
+    for name, data, words in (
+        ("policy", "x.npz", "samples of this input are [samples, 4]"),
+        ("policy", "none", "does not exist"),
+        ("broken", "x.npz", "the model absent, which it runs, is not there"),
+        ("half", "x.npz", "models new"),
+    ):
+        folder, where = str(tmp_path / "models" / name / "1"), str(tmp_path / data)
+        done = subprocess.run(
+            [*COMMAND, "models", "golden", folder, "--calibration", where], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not list(tmp_path.rglob("golden.npz"))
+    folder = str(tmp_path / "models" / "policy" / "1")
+    done = subprocess.run(
+        [*COMMAND, "models", "quantize", folder, "--calibration", "x"], capture_output=True, text=True, check=False
+    )
+    assert "models golden DIR" in done.stderr
+
+
+def test_the_golden_set_of_a_model_is_made_with_the_same_command(tmp_path: Path) -> None:
+    folder = tmp_path / "activity" / "1"
+    shutil.copytree(Path(__file__).parents[3] / "models" / "activity" / "1", folder)
+    with np.load(folder / "golden.npz") as old:
+        np.savez(tmp_path / "data.npz", **{key: old[key][:20] for key in old if key.startswith("input.")})
+    text = (folder / "manifest.toml").read_text()
+    said("models", "golden", str(folder), "--calibration", str(tmp_path / "data.npz"), "--json")
+    with np.load(folder / "golden.npz") as made:
+        assert {len(made[key]) for key in made} == {20}
+    changed = set((folder / "manifest.toml").read_text().splitlines()) - set(text.splitlines())
+    assert [line.partition(" = ")[0] for line in sorted(changed) if "tolerance" not in line][-1] == "sha256"
+    assert not [line for line in changed if line.startswith(("accuracy", "# measured", "[[variant"))]
+    assert "proven" in said("models", "check", str(folder), "--state", str(tmp_path / "state"), "--json")

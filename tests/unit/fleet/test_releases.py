@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_every_file_of_every_variant_is_published_once() -> None:
     names = sorted(file.path for file in model_files(release))
     assert len(names) == len({file.sha256 for file in model_files(release)}) == 11
     assert {"manifest.toml", "golden.npz", "onnx-int8/model.onnx", "reference/model.npz"} <= set(names)
+
+
+def test_the_golden_set_of_a_pipeline_is_published(tmp_path: Path) -> None:
+    folder = tmp_path / "chain" / "1"
+    folder.mkdir(parents=True)
+    (folder / "golden.npz").write_bytes(b"set")
+    text = 'schema = 1\nname = "chain"\nversion = "1"\n[input]\nx = "FP32[4]"\n'
+    text += '[[step]]\nname = "s"\nmodel = "m"\nof = "x"\n[output]\ny = "s.y"\n'
+    text += f'[golden]\nfile = "golden.npz"\nsha256 = "{hashlib.sha256(b"set").hexdigest()}"\n'
+    (folder / "pipeline.toml").write_text(text)
+    model = read_model(folder, FleetSettings())
+    release = build_release(model, "acme", Terms(), "1", NOW)
+    assert disagreement(read_release(release_bytes(release)), model.manifest) == ""
+    assert sorted(file.path for file in model_files(release)) == ["golden.npz", "pipeline.toml"]
 
 
 @given(VERSIONS, st.none() | VERSIONS, st.none() | VERSIONS)

@@ -77,6 +77,14 @@ def test_what_differs_is_said(release: SignedRelease, words: str) -> None:
     assert words in disagreement(release, declared(release, TEXT, "here"))
 
 
+def test_the_golden_set_of_a_pipeline_is_signed() -> None:
+    text = f'{TEXT}[golden]\nfile = "golden.npz"\nsha256 = "{"2" * 64}"\n'
+    release = replace(RELEASE, golden=Artifact("golden.npz", "2" * 64, 9))
+    assert disagreement(release, declared(release, text, "here")) == ""
+    assert "another golden set" in disagreement(RELEASE, declared(RELEASE, text, "here"))
+    assert [artifact.path for artifact in release.files()] == ["pipeline.toml", "golden.npz"]
+
+
 @pytest.mark.parametrize("path", ["manifest.toml", "pipeline.toml"])
 def test_a_text_of_another_kind_is_refused(path: str) -> None:
     text = TEXT if path == "manifest.toml" else TEXT.replace("[[step]]", "[[variant]]")

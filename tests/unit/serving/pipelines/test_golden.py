@@ -34,7 +34,7 @@ X = np.arange(40, dtype=np.float32).reshape(10, 4) / 10
 EXPECTED = {"y": X + 1, "word": np.array([b"small"] * 2 + [b"big"] * 8)}
 
 
-def with_golden(text: str, folder: Path, tolerance: str = "", **arrays: Any) -> str:
+def with_golden(text: str, folder: Path, tolerance: str = "", /, **arrays: Any) -> str:
     """Write a golden set; return the text of the pipeline with it."""
     np.savez(folder / "golden.npz", **{key.replace("_", ".", 1): value for key, value in arrays.items()})
     digest = hashlib.sha256((folder / "golden.npz").read_bytes()).hexdigest()
@@ -209,7 +209,9 @@ cars = { box = "cars.box", label = "cars.label", score = "cars.score" }
     rig.pipeline(text)
     await rig.begin()
     images = np.array([encoded(np.full((8, 8, 3), value, np.uint8)) for value in range(12)])
-    answers = await golden.golden_answers(rig.target(), {"image": images})
+    answers = await golden.golden_answers(
+        golden.compared(rig.target().manifest), rig.target().submit, {"image": images}, 5
+    )
     assert answers["cars.label"].shape == (12, 11)
     assert answers["cars.label"][0].tolist() == [b""] * 11
     assert answers["cars.label"][3].tolist() == [b"dog", b"car", b"dog"] + [b""] * 8

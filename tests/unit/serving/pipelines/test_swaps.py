@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gateway.common.domain.errors import RequestError
+from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.release import Release
 from gateway.serving.pipelines import target
 from gateway.serving.pipelines.plan import Plan, plan
@@ -47,6 +51,37 @@ async def test_no_request_fails_while_its_model_is_replaced_again_and_again() ->
     await asyncio.gather(*callers)
     assert len(rig.runtime.sessions) == swaps + 1
     assert answered > swaps
+
+
+@pytest.mark.asyncio
+async def test_no_request_fails_while_the_golden_set_runs_for_each_new_version(tmp_path: Path) -> None:
+    rig, x = PipelineRig(), np.ones((1, 4), np.float32)
+    np.savez(tmp_path / "golden.npz", **{"input.x": x, "output.y": x + 4})  # type: ignore[arg-type]
+    digest = hashlib.sha256((tmp_path / "golden.npz").read_bytes()).hexdigest()
+    golden = f'[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n'
+    rig.model("m", lambda inputs: {"y": inputs["x"] + 1}, (spec("x", 4),), (spec("y", 4),))
+    rig.pipeline(f'{CHAIN}[output]\ny = "s3.y"\n{golden}', folder=tmp_path)
+    await rig.begin()
+    targets, answered, swapping = {id(rig.target()): rig.target()}, 0, True
+
+    async def ask() -> None:
+        nonlocal answered
+        while swapping:
+            np.testing.assert_array_equal((await rig.ask({"x": x}, "y"))["y"], x + 4)
+            answered += 1
+
+    callers = [asyncio.create_task(ask()) for _ in range(4)]
+    for number in range(50):
+        files = (Artifact("m.onnx", f"{number:064x}", 1),)
+        variants = (replace(rig.manifests["m"].variants[0], artifacts=files),)
+        rig.manifests["m"], rig.digests["m"] = replace(rig.manifests["m"], variants=variants), f"d{number + 2}"
+        await rig.begin()
+        targets[id(rig.target())] = rig.target()
+    swapping = False
+    await asyncio.gather(*callers)
+    assert len(targets) == 51
+    assert rig.target().statistics.inferences == answered > 50
+    assert rig.target().statistics.fail.count == 0
 
 
 def misfit(rig: PipelineRig, size: int, digest: str) -> None:
