@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -103,11 +104,16 @@ class ShadowStatistics:
         self.not_compared[reason] = self.not_compared.get(reason, 0) + 1
 
 
+RECENT_RUNS = 127
+"""Runs of a step of which the median is known."""
+
+
 @dataclass(slots=True)
 class StepStatistics:
     """Counters of a step of a pipeline: requests that ran it, rows that it ran and skipped, failures, fallbacks.
 
-    `ns`: time of the runs, from the step's begin to its end; with a model, its queue is included.
+    `ns`: time of the runs, from the step's begin to its end; with a model, its queue is included. `recent_ns`: that of
+    the last runs.
     """
 
     runs: int = 0
@@ -116,6 +122,17 @@ class StepStatistics:
     failures: int = 0
     fallbacks: int = 0
     ns: int = 0
+    recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
+
+    def took(self, ns: int) -> None:
+        """Count the time of a run."""
+        self.ns += ns
+        self.recent_ns.append(ns)
+
+    @property
+    def p50_ns(self) -> int:
+        """Return the median time of the last runs; 0 without any."""
+        return sorted(self.recent_ns)[len(self.recent_ns) // 2] if self.recent_ns else 0
 
 
 @dataclass(slots=True)
@@ -241,7 +258,7 @@ class Placement:
     of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
     that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
     `provider` is the plugin of the runtime that runs it, or "". `runs` take place at a time. `pipeline` is what a
-    pipeline declares, else None.
+    pipeline declares, else None. `cpu_us`: CPU time of a run of one row in the trial (0: not measured).
     """
 
     variant: str
@@ -258,6 +275,7 @@ class Placement:
     provider: str = ""
     runs: int = 1
     pipeline: Pipeline | None = None
+    cpu_us: float = 0.0
 
     @property
     def place(self) -> tuple[str, str, str]:

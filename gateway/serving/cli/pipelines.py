@@ -159,9 +159,10 @@ def show_pipeline(
     print_table(("step", "kind", "reads", "what it does"), [_graph_row(step) for step in document["steps"]])
     print()
     if any("runs" in step for step in document["steps"]):
-        columns = ("step", "runs", "rows", "skipped", "failed", "fallbacks", "mean µs", "share")
+        columns = ("step", "runs", "rows", "skipped", "failed", "fallbacks", "p50 µs", "mean µs", "CPU µs", "share")
         print_table(columns, [_cost_row(step) for step in document["steps"] if "runs" in step])
-        print_lines(["", "mean: time of a run with the queue of its model; share: of the time of all steps", ""])
+        words = "time of a run with the queue of its model, p50 of the last runs; share: of the time of all steps"
+        print_lines(["", words, "CPU: at most; rows of a run, times that of one row in its model's trial", ""])
     print_lines(f"output {each['name']}: {each['does']}" for each in document["outputs"])
     if problem is not None:
         print_lines([f"refused: {problem}" if problem else "its models on disk fit each other"])
@@ -170,11 +171,13 @@ def show_pipeline(
 
 
 def with_figures(document: Document) -> None:
-    """Add mean time and share to the steps that were counted."""
+    """Add times of a run, CPU of a run and share to the steps that were counted."""
     whole = sum(step.get("ns", 0) for step in document["steps"])
     for step in document["steps"]:
         if step.get("runs"):
+            figures = ("p50", 1), ("cpu", step["runs"])
             step |= {"mean_us": step["ns"] / step["runs"] / 1e3, "share": step["ns"] / whole if whole else 0.0}
+            step |= {f"{key}_us": step[f"{key}_ns"] / count / 1e3 for key, count in figures if f"{key}_ns" in step}
 
 
 def write_svg(document: Document, name: str) -> None:
@@ -201,5 +204,6 @@ def _graph_row(step: Document) -> tuple[str, ...]:
 
 def _cost_row(step: Document) -> tuple[str, ...]:
     rows = (f"{step['rows']:,}", f"{step['skipped_rows']:,}") if step["rows"] + step["skipped_rows"] else ("", "")
-    figures = (f"{step['mean_us']:,.0f}", f"{step['share']:.0%}") if step["runs"] else ("", "")
+    figures = [f"{step[key]:,.0f}" if key in step else "" for key in ("p50_us", "mean_us", "cpu_us")]
+    figures.append(f"{step['share']:.0%}" if "share" in step else "")
     return step["name"], f"{step['runs']:,}", *rows, f"{step['failures']:,}", f"{step['fallbacks']:,}", *figures

@@ -97,6 +97,7 @@ class Fitting:
 
     def _placement(self, release: Release, declared: ModelManifest, candidate: Candidate) -> Placement:
         manifest, variant = settled(declared, candidate.verdict), candidate.variant
+        measured = candidate.verdict.measured if candidate.verdict else None
         return Placement(
             variant=variant.name,
             runtime=variant.runtime,
@@ -110,6 +111,7 @@ class Fitting:
             remarks=candidate.verdict.remarks if candidate.verdict else (),
             provider=candidate.budget.provider,
             runs=candidate.runs,
+            cpu_us=measured.cpu_us if measured else 0.0,
         )
 
     def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:

@@ -270,7 +270,7 @@ class RequestPassage:
         def applied(_: None = None) -> None:
             statistics = self._target.steps[index]
             statistics.runs += 1
-            statistics.ns += time.perf_counter_ns() - began_ns
+            statistics.took(time.perf_counter_ns() - began_ns)
             self._over(index)
 
         if run.is_long(self.values):
@@ -316,7 +316,7 @@ class RequestPassage:
     def _decoded(self, index: int, run: DecodeRun, began_ns: int, views: Array) -> None:
         self.values[run.slot], statistics = views, self._target.steps[index]
         statistics.runs, statistics.rows = statistics.runs + 1, statistics.rows + len(views)
-        statistics.ns += time.monotonic_ns() - began_ns
+        statistics.took(time.monotonic_ns() - began_ns)
         self._over(index)
 
     # ---- steps with a model ------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ class RequestPassage:
         is_late = deadline_ns is not None and deadline_ns <= time.monotonic_ns()
         is_bad_input = error.fault in CALLERS_FAULTS and not error.in_run
         if run.step.fallback is None or is_late or is_bad_input:
-            self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
+            self._target.steps[index].took(time.monotonic_ns() - under.began_ns)
             self._fail(index, error)
             return
         self._target.steps[index].fallbacks += 1
@@ -451,7 +451,8 @@ class RequestPassage:
         run, values, chosen = under.run, self.values, under.chosen
         under.stop_timer()
         count = values[run.rows.count]
-        self._target.steps[index].ns += time.monotonic_ns() - under.began_ns
+        if count and (chosen is None or len(chosen)):
+            self._target.steps[index].took(time.monotonic_ns() - under.began_ns)
         if run.made is not None:
             self._keep_objects(run, run.made, under)
         else:

@@ -109,9 +109,15 @@ def test_a_pipeline_of_a_running_gateway(models: Path, tmp_path: Path) -> None:
     assert (cheap["runs"], cheap["rows"], cheap["skipped_rows"]) == (3, 6, 0)
     assert (deep["runs"], deep["rows"], deep["skipped_rows"]) == (3, 3, 3)
     assert cheap["share"] + deep["share"] == pytest.approx(1)
+    for step in (cheap, deep):
+        assert step["p50_us"] == step["p50_ns"] / 1e3 > 0
+        assert step["cpu_us"] == pytest.approx(step["cpu_ns"] / 3e3)
+        assert step["cpu_ns"] > 0
     assert (listed["policy"]["state"], listed["policy"]["why"]) == ("READY", "2 steps, runs half, double")
     assert (listed["broken"]["state"], "absent" in listed["broken"]["reason"]) == ("UNAVAILABLE", True)
     assert "pipeline of 2 steps" in words
+    assert "p50 µs" in words
+    assert "CPU µs" in words
 
 
 def double_by(factor: float, models: Path) -> None:

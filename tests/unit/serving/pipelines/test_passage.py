@@ -308,3 +308,18 @@ async def test_outputs_are_those_that_are_asked_for() -> None:
     assert list(await rig.ask(inputs, "scores")) == ["scores"]
     assert list(await rig.ask(inputs, "result", "action")) == ["result", "action"]
     assert list(arrays(await rig.engine.infer(asked(inputs)))) == ["result", "action", "scores"]
+
+
+async def test_the_times_of_the_last_runs_are_kept_and_a_step_that_is_skipped_has_none() -> None:
+    rig = PipelineRig()
+    rig.model("m", lambda of: {"y": of["x"] + 1}, (spec("x"),), (spec("y"),))
+    steps = '[[step]]\nname = "one"\nmodel = "m"\nof = "x"\n'
+    steps += '[[step]]\nname = "two"\nmodel = "m"\nof = "one.y"\nwhen = "one.y > 100"\nelse = "one"\n'
+    rig.pipeline(f'[input]\nx = "FP32[]"\n{steps}[[step]]\nname = "r"\nrule = {{ z = "two.y" }}\n[output]\ny = "r.z"\n')
+    await rig.begin()
+    for _ in range(200):
+        await rig.ask({"x": np.array([1.0])}, "y")
+    one, two, rule = (rig.target().statistics.steps[name] for name in ("one", "two", "r"))
+    assert (one.runs, len(one.recent_ns), rule.runs, len(rule.recent_ns)) == (200, 127, 200, 127)
+    assert (two.runs, two.skipped_rows, two.ns, list(two.recent_ns), two.p50_ns) == (0, 200, 0, [], 0)
+    assert 0 < min(one.recent_ns) <= one.p50_ns <= max(one.recent_ns) <= one.ns
