@@ -72,7 +72,8 @@ class Staging:
             raise RequestError(Fault.NOT_FOUND, what)
         golden = await asyncio.to_thread(read_rows, staged.release)
         if golden is None:
-            return Replayed(0, True, "it has no golden set")
+            ran = staged.release.pipeline is not None and staged.release.pipeline.golden is not None
+            return Replayed(0, True, "its golden set ran when it was loaded" if ran else "it has no golden set")
         return await replay(staged.target, golden)
 
     def staged(self, release: Release) -> ModelTarget | None:

@@ -451,7 +451,7 @@ class RequestPassage:
         run, values, chosen = under.run, self.values, under.chosen
         under.stop_timer()
         count = values[run.rows.count]
-        if count and (chosen is None or len(chosen)):
+        if count and (chosen is None or chosen.size):
             self._target.steps[index].took(time.monotonic_ns() - under.began_ns)
         if run.made is not None:
             self._keep_objects(run, run.made, under)

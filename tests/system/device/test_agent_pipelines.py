@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, devic
 
 __all__ = ["device"]
 
+IMAGE = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 8, 8)
 PIPELINE = """
 schema = 1
 name = "gauge"
@@ -35,19 +37,27 @@ digit = "{output}"
 """
 
 
-def publish(device: FleetDevice, version: str, *, model: str = f"{SLOT}@1", output: str = "near.label") -> str:
-    """Publish a version of the pipeline, with a gallery of digits. Return its target path."""
+def publish(
+    device: FleetDevice, version: str, *, model: str = f"{SLOT}@1", output: str = "near.label", golden: str = ""
+) -> str:
+    """Publish a version of the pipeline, with a gallery of digits, and a golden set of this answer. Return its path."""
     folder = device.folder / "models" / "gauge" / version
     folder.mkdir(parents=True)
     (folder / "pipeline.toml").write_text(PIPELINE.format(version=version, model=model, output=output))
     labels = np.array([f"{version}-{digit}" for digit in range(10)])
     np.savez(folder / "digits.npz", vectors=np.eye(10, dtype=np.float32), labels=labels)
+    if golden:
+        arrays = {"input.image": IMAGE, "output.digit": np.array([golden.encode()])}
+        np.savez(folder / "golden.npz", **arrays)  # type: ignore[arg-type]
+        digest = hashlib.sha256((folder / "golden.npz").read_bytes()).hexdigest()
+        with (folder / "pipeline.toml").open("a") as file:
+            file.write(f'[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n')
     return device.repository.add_model(folder)
 
 
 def asked(device: FleetDevice) -> str:
     """Return the digit that the pipeline reads, after a check that it is the one whose score is greatest."""
-    image = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+    image = IMAGE
 
     def ask(model: str, outputs: list[str]) -> dict[str, Any]:
         tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape), "data": image.ravel().tolist()}
@@ -116,3 +126,15 @@ def test_a_gallery_that_was_changed_on_the_device_does_not_serve(device: FleetDe
     assert asked(device).startswith("5-")
     listed = {(one["model"], one["version"]): one for one in device.control.status()["models"]}
     assert "is not what was signed" in listed["gauge", "6"]["reason"]
+
+
+@pytest.mark.timeout(240)
+def test_a_signed_golden_set_decides(device: FleetDevice) -> None:
+    assert sync(device, publish(device, "7")).told["state"] == "in-step"
+    digit = asked(device).partition("-")[2]
+    assert sync(device, publish(device, "8", golden=f"8-{digit}")).told["state"] == "in-step"
+    assert "passed its golden set: agreement 1.0000" in device.daemon.log
+    done = sync(device, publish(device, "9", golden="9-none"))
+    assert (done.code, done.told["state"]) == (1, "behind"), done.out
+    assert "failed its golden set: agreement 0.0000" in done.told["why"]
+    assert asked(device) == f"8-{digit}"
