@@ -113,7 +113,7 @@ class StepStatistics:
     """Counters of a step of a pipeline: requests that ran it, rows that it ran and skipped, failures, fallbacks.
 
     `ns`: time of the runs, from the step's begin to its end; with a model, its queue is included. `recent_ns`: that of
-    the last runs.
+    the last runs. `row_cpu_ns`: CPU time of one row in the trial of its model (0: not known).
     """
 
     runs: int = 0
@@ -122,6 +122,7 @@ class StepStatistics:
     failures: int = 0
     fallbacks: int = 0
     ns: int = 0
+    row_cpu_ns: int = 0
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
 
     def took(self, ns: int) -> None:

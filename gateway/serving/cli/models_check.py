@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
-from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.release import Release
@@ -64,10 +63,7 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
 async def _check_pipeline(
     config: Config, loader: Loader, release: Release, checked: Sequence[Checked]
 ) -> tuple[str, list[Candidate]]:
-    """Return why a pipeline would be refused, "" if its models fit: those that were checked, else the configured.
-
-    One with a golden set is served here, to run it; it is the candidate.
-    """
+    """Return why a pipeline would be refused, "" if its models fit, and the candidate that ran its golden set."""
     found = {(one.name, one.version): candidates for one, _, candidates in checked if one.manifest}
 
     async def manifest_of(model: Release) -> ModelManifest:
@@ -81,9 +77,8 @@ async def _check_pipeline(
         if release.pipeline is None or release.pipeline.golden is None:
             return "", []
         async with served_here(config, loader, release, known) as (_, placement):
-            verdict = Verdict(True, placement.reason, answered=True, level=placement.level)
-            variant = Variant(RUNTIME, RUNTIME, "none", ())
-            return "", [Candidate(variant, CPU, 1, True, placement.reason, verdict=verdict)]
+            verdict, variant = Verdict(True, "", level=placement.level), Variant(RUNTIME, RUNTIME, "none", ())
+            return "", [Candidate(variant, "cpu", 1, True, placement.reason, verdict=verdict)]
     except (VariantError, ConfigurationError, RequestError) as error:
         return str(error), []
 

@@ -197,8 +197,8 @@ def cost_of(line: Document) -> str:
         return "" if "runs" not in line else "not run"
     rows = line["rows"] + line["skipped_rows"]
     skipped = f" · {line['skipped_rows'] / rows:.0%} skipped" if line["skipped_rows"] else ""
-    cpu = f" · CPU {line['cpu_us']:,.0f} µs" if "cpu_us" in line else ""
-    return f"{line['runs']:,} × {line.get('p50_us', line['mean_us']):,.0f} µs · {line['share']:.0%}{skipped}{cpu}"
+    cpu = f" · CPU {line['cpu_us']:,.0f} µs" if line["cpu_us"] else ""
+    return f"{line['runs']:,} × {line['p50_us']:,.0f} µs · {line['share']:.0%}{skipped}{cpu}"
 
 
 def _text(x: float, y: float, text: str, how: str) -> str:

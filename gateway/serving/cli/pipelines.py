@@ -175,9 +175,8 @@ def with_figures(document: Document) -> None:
     whole = sum(step.get("ns", 0) for step in document["steps"])
     for step in document["steps"]:
         if step.get("runs"):
-            figures = ("p50", 1), ("cpu", step["runs"])
             step |= {"mean_us": step["ns"] / step["runs"] / 1e3, "share": step["ns"] / whole if whole else 0.0}
-            step |= {f"{key}_us": step[f"{key}_ns"] / count / 1e3 for key, count in figures if f"{key}_ns" in step}
+            step |= {"p50_us": step["p50_ns"] / 1e3, "cpu_us": step["row_cpu_ns"] * step["rows"] / step["runs"] / 1e3}
 
 
 def write_svg(document: Document, name: str) -> None:
@@ -204,6 +203,6 @@ def _graph_row(step: Document) -> tuple[str, ...]:
 
 def _cost_row(step: Document) -> tuple[str, ...]:
     rows = (f"{step['rows']:,}", f"{step['skipped_rows']:,}") if step["rows"] + step["skipped_rows"] else ("", "")
-    figures = [f"{step[key]:,.0f}" if key in step else "" for key in ("p50_us", "mean_us", "cpu_us")]
-    figures.append(f"{step['share']:.0%}" if "share" in step else "")
+    figures = [f"{step[key]:,.0f}" if step.get(key) else "" for key in ("p50_us", "mean_us", "cpu_us")]
+    figures.append(f"{step['share']:.0%}" if step["runs"] else "")
     return step["name"], f"{step['runs']:,}", *rows, f"{step['failures']:,}", f"{step['fallbacks']:,}", *figures

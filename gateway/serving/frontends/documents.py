@@ -6,7 +6,7 @@ REST sends them as JSON; their keys are the fields of the gRPC messages, which a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -118,25 +118,17 @@ def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
     return {"model_stats": [_servable(servable) for servable in counted]}
 
 
-def pipeline_steps(
-    pipeline: Pipeline, counted: Mapping[str, StepStatistics], cpu_us: Callable[[str, str], float] = lambda *_: 0.0
-) -> Document:
+def pipeline_steps(pipeline: Pipeline, counted: Mapping[str, StepStatistics]) -> Document:
     """Return the graph of a pipeline, and the counters of its steps as far as they are `counted`.
 
-    `reads` are inputs and earlier steps; `does` is a step's work in the words of its declaration. `cpu_us` returns the
-    CPU time that a model's version took for one row in its trial (0: not known).
+    `reads` are inputs and earlier steps; `does` is a step's work in the words of its declaration.
     """
-    steps: list[Document] = [
-        {"name": each.name, "kind": each.kind, "reads": [], "does": "decoded"} for each in pipeline.inputs
-    ]
-    lines = [line for line in steps if line["kind"] == IMAGE] + [_step(step, pipeline) for step in pipeline.steps]
+    lines = [_line(each.name, IMAGE, pipeline, "decoded") for each in pipeline.inputs if each.kind == IMAGE]
+    lines += [_step(step, pipeline) for step in pipeline.steps]
     for line in lines:
         if (counters := counted.get(str(line["name"]))) is not None:
-            line.update({key: value for key, value in asdict(counters).items() if key != "recent_ns"})
-            line["p50_ns"] = counters.p50_ns
-            model, _, version = line.get("model", "").partition("@")
-            if model and (row_us := cpu_us(model, version)):
-                line["cpu_ns"] = round(row_us * 1e3 * counters.rows)
+            line.update(asdict(counters), p50_ns=counters.p50_ns)
+            del line["recent_ns"]
     outputs = [
         {"name": name, "reads": _reads(pipeline, *expressions.values()), "does": _words(expressions)}
         for name, output in pipeline.outputs.items()

@@ -1,6 +1,6 @@
-"""Golden set of a pipeline: its answers, of the models that serve now, against those that its author recorded.
+"""Golden set of a pipeline: answers of the models that serve now, against those that its author recorded.
 
-The rows are requests of a caller in the queues of its models, next to all others.
+The rows are requests of one caller in the queues of its models, next to all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Golden, ModelManifest, TensorSpec, Tolerance, fits
 from gateway.common.domain.pipeline import RUNTIME
-from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
+from gateway.common.domain.tensor import Array, Tensor, Tensors
 from gateway.serving.domain.golden import GoldenSet, compare_golden, portions, read_golden
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.domain.ports import Pending
@@ -46,10 +46,10 @@ async def check_golden(target: RequestTarget, golden: Golden, folder: Path) -> s
     except RequestError as error:
         words = f"a run of its golden set failed: {error.message}"
         raise VariantError(words, transient=error.fault in PASSING) from error
-    pairs = {spec.name: leveled((expected.outputs[spec.name], answers[spec.name]), spec) for spec in manifest.outputs}
-    wanted = replace(expected, outputs={name: pair[0] for name, pair in pairs.items()})
-    tolerance = golden.tolerance.get(RUNTIME, Tolerance())
-    found = compare_golden(wanted, {name: pair[1] for name, pair in pairs.items()}, tolerance)
+    wanted = dict(expected.outputs)
+    for spec in manifest.outputs:
+        wanted[spec.name], answers[spec.name] = leveled((wanted[spec.name], answers[spec.name]), spec)
+    found = compare_golden(replace(expected, outputs=wanted), answers, golden.tolerance.get(RUNTIME, Tolerance()))
     if found.passed:
         return found.words
     late = [name for name, step in target.statistics.steps.items() if step.fallbacks]
@@ -69,30 +69,31 @@ async def golden_answers(
 
     `submit` is that of a target or of the engine; `most_rows` of one request.
     """
-    sink, parts = Futures(), list[InferResponse]()
+    name, version, loop, parts = manifest.name, manifest.version, asyncio.get_running_loop(), list[InferResponse]()
     deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
-    types, wanted = {spec.name: spec.datatype for spec in manifest.inputs}, [spec.name for spec in manifest.outputs]
+    wanted = tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
     for portion in portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows)):
-        tensors = {name: Tensor(types[name], array) for name, array in portion.items()}
-        outputs = tuple(map(RequestedOutput, wanted))
-        request = InferRequest(
-            manifest.name, tensors, manifest.version, outputs=outputs, deadline_ns=deadline_ns, caller="golden set"
-        )
-        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-        pending = submit(request, sink, future)
+        tensors = {spec.name: Tensor(spec.datatype, portion[spec.name]) for spec in manifest.inputs}
+        future: asyncio.Future[InferResponse] = loop.create_future()
+        request = InferRequest(name, tensors, version, "", wanted, deadline_ns, caller="golden set")
+        pending = submit(request, Futures(), future)
         try:
             parts.append(await future)
-        finally:
-            if not future.done() or future.cancelled():
-                pending.cancel()
-    return {
-        spec.name: np.concatenate(leveled([_stored(part.outputs[spec.name]) for part in parts], spec))
-        for spec in manifest.outputs
-    }
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+    found = dict[str, Array]()
+    for spec in manifest.outputs:
+        arrays = [stored(part.outputs[spec.name].array) for part in parts]
+        found[spec.name] = np.concatenate(leveled(arrays, spec))
+    return found
 
 
-def _stored(tensor: Tensor) -> Array:
-    return tensor.array.astype("S") if tensor.datatype is Datatype.BYTES else tensor.array
+def stored(array: Array) -> Array:
+    """Return an array as a golden set has it: texts and images as bytes of one length."""
+    if array.dtype != object:
+        return array
+    return np.array([each.encode() if isinstance(each, str) else each for each in array.flat], "S").reshape(array.shape)
 
 
 def leveled(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
@@ -101,7 +102,6 @@ def leveled(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
         return list(arrays)
     found, sizes = list[Array](), [max(each) for each in zip(*(array.shape[1:] for array in arrays), strict=True)]
     for array in arrays:
-        whole = np.full((len(array), *sizes), filler(spec.datatype), array.dtype)
-        whole[tuple(map(slice, array.shape))] = array
-        found.append(whole)
+        found.append(np.full((len(array), *sizes), filler(spec.datatype), array.dtype))
+        found[-1][tuple(map(slice, array.shape))] = array
     return found

@@ -67,23 +67,24 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
         await _check(target, pipeline.golden, release.folder, old)
     is_same = old is not None and old.manifest == target.manifest
     target.count_in(old.statistics if old and is_same else ServableStatistics(pipeline.name, pipeline.version))
-    target.begin()
+    target.publish_state(ServableState.AVAILABLE)
     return target
 
 
 async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: ModelTarget | None) -> None:
-    """Run a pipeline's golden set, once for the same models. If it fails, `old`, which is the same, is refused, too.
+    """Run a pipeline's golden set, once for the same models. If it fails, `old` of the same document is refused, too.
 
     Raises VariantError, ConfigurationError, OSError.
     """
-    same = old if isinstance(old, PipelineTarget) and old.is_like(target) else None
+    declared = target.placement.pipeline
+    same = old if isinstance(old, PipelineTarget) and old.placement.pipeline == declared else target
     target.contents = target.models_now()
-    if same is not None and same.refusal and same.contents == target.contents:
+    if same.refusal and same.contents == target.contents:
         raise VariantError(same.refusal)
     try:
         target.proof = await check_golden(target, golden, folder)
     except VariantError as error:
-        if same is not None and not error.transient:
+        if not error.transient:
             same.refusal, same.contents = str(error), target.contents
         raise
 
@@ -171,10 +172,6 @@ class PipelineTarget:
         self.contents, self.proof, self.refusal = tuple[object, ...](), "", ""
         """Models with which its golden set was run, and how it passed, or why requests are refused since it failed."""
 
-    def begin(self) -> None:
-        """Publish that it answers."""
-        self._publish_state(ServableState.AVAILABLE)
-
     @property
     def placement(self) -> Placement:
         """Return that it is a pipeline, and of which models."""
@@ -208,10 +205,6 @@ class PipelineTarget:
             return not isinstance(error.__cause__, ConfigurationError)
         return True
 
-    def is_like(self, other: PipelineTarget) -> bool:
-        """Return True if both are of one document."""
-        return self._pipeline == other._pipeline
-
     def models_now(self) -> tuple[object, ...]:
         """Return versions and files of the models that it runs now, also by other pipelines. Raises RequestError."""
         found = list[object]()
@@ -235,6 +228,10 @@ class PipelineTarget:
         """Implement `ModelTarget.counted`."""
         counted = self.statistics
         counted.queued, counted.busy, counted.weight = len(self._under_way), self.busy, weight
+        for run, step in zip(self._plan.runs, self.steps, strict=True):
+            with suppress(RequestError):  # it does not serve now
+                if isinstance(run, ModelRun):
+                    step.row_cpu_ns = round(self.find(run.step.model, run.step.version).placement.cpu_us * 1000)
         return counted
 
     def close_batches(self) -> None:
@@ -408,13 +405,13 @@ class PipelineTarget:
 
     async def close(self, drain_s: float) -> None:
         """Implement `ModelTarget.close`."""
-        self._publish_state(ServableState.UNLOADING)
+        self.publish_state(ServableState.UNLOADING)
         self._closed = True
         with suppress(TimeoutError):
             await wait_for(self._none.wait(), drain_s)
         for passage in list(self._under_way.values()):
             self.refused(passage, self._unloaded())
-        self._publish_state(ServableState.END)
+        self.publish_state(ServableState.END)
 
     def _end(self, ticket: Ticket) -> None:
         ticket.end()
@@ -436,7 +433,8 @@ class PipelineTarget:
     def _unloaded(self) -> RequestError:
         return self._away("it was unloaded")
 
-    def _publish_state(self, state: ServableState) -> None:
+    def publish_state(self, state: ServableState) -> None:
+        """Publish that it answers, or answers no more."""
         self._context.publish(ServableChanged(self.manifest.name, self.manifest.version, state.value, ""))
 
     def _planned(self) -> Plan:

@@ -63,16 +63,17 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
             "  edge-gateway models quantize models/meter/1 --calibration data.npz --plot variants.svg --json",
         )
     )
-    _golden(
-        _action(
-            actions,
-            "golden",
-            "workshop.cli.models_golden",
-            "make the golden set of a model or a pipeline: samples with the answers that devices must reach",
-            "  edge-gateway models golden models/plates/1 --calibration photos\n"
-            "  edge-gateway models golden models/meter/1 --calibration data.npz --json",
-        )
+    golden = _action(
+        actions,
+        "golden",
+        "workshop.cli.models_quantize",
+        "make the golden set of a model or a pipeline: samples with the answers that devices must reach",
+        "  edge-gateway models golden models/plates/1 --calibration photos\n"
+        "  edge-gateway models golden models/meter/1 --calibration data.npz --json",
     )
+    golden.set_defaults(annotations=None, only=None, max_loss=None, seed=0, plot=None)
+    _samples(golden, "a version's folder, with a pipeline, or with a manifest and a float variant")
+    _shared(golden)
     _pull(
         _action(
             actions,
@@ -188,16 +189,8 @@ def _import(parser: argparse.ArgumentParser) -> None:
     _shared(parser)
 
 
-def _golden(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(only=None, max_loss=None, plot=None)
-    parser.add_argument(
-        "dir", metavar="DIR", help="a version's folder, with a pipeline, or with a manifest and a float variant"
-    )
-    _samples(parser)
-    _shared(parser)
-
-
-def _samples(parser: argparse.ArgumentParser) -> None:
+def _samples(parser: argparse.ArgumentParser, folder: str) -> None:
+    parser.add_argument("dir", metavar="DIR", help=folder)
     parser.add_argument(
         "--calibration",
         required=True,
@@ -206,6 +199,10 @@ def _samples(parser: argparse.ArgumentParser) -> None:
         help="samples: images, .npz, .csv, or recorded requests in .jsonl; a file, or a folder, which may have a "
         "folder for each class",
     )
+
+
+def _quantize(parser: argparse.ArgumentParser) -> None:
+    _samples(parser, "a version's folder, with a manifest and a float variant")
     parser.add_argument(
         "--annotations",
         type=named,
@@ -213,12 +210,6 @@ def _samples(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="truth of images: COCO .json, labels.csv, or a folder of YOLO .txt or of masks (default: next to them)",
     )
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of the choice of samples (default 0)")
-
-
-def _quantize(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="a version's folder, with a manifest and a float variant")
-    _samples(parser)
     parser.add_argument(
         "--only",
         type=named,
@@ -233,6 +224,9 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="SHARE",
         help="greatest loss of accuracy, 0 to 1 (default: max_accuracy_loss of the manifest)",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="seed of the division of samples (default 0)"
     )
     parser.add_argument(
         "--plot", type=named, default=None, metavar="FILE", help="write a diagram: accuracy, time and size, as .svg"

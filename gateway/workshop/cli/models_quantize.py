@@ -1,4 +1,7 @@
-"""Verb `edge-gateway models quantize DIR`: variants in fewer bits, calibrated, measured, and kept if they are good."""
+"""Verb `edge-gateway models quantize DIR`: variants in fewer bits, calibrated, measured, and kept if they are good.
+
+`edge-gateway models golden DIR` makes no variant, only a golden set, also of a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,57 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from gateway.common.domain.errors import ConfigurationError
+import numpy as np
+
+from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.pipeline import PIPELINE
+from gateway.common.domain.pipeline import PIPELINE, RUNTIME, read_pipeline
+from gateway.common.domain.release import Release
+from gateway.common.files.durable import write_file
 from gateway.common.terminal.tables import mark, print_facts, print_json, print_table, progress
+from gateway.serving import assembly
 from gateway.serving.cli.common import clean_up_on_signals, configured, warn
-from gateway.serving.config import Config, site_profiles_folder
+from gateway.serving.cli.pipelines import check_pipeline, releases_near, served_here, served_manifest
+from gateway.serving.config import Config, site_profiles_folder, state_folder
+from gateway.serving.domain.golden import GoldenSet, read_golden
 from gateway.serving.hardware.processor import read_cpu
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
 from gateway.serving.hardware.tree import Tree
+from gateway.serving.pipelines.golden import compared, golden_answers, stored
 from gateway.serving.store.library import scan_version
-from gateway.serving.store.releases import MANIFEST
+from gateway.serving.store.releases import MANIFEST, read_text
 from gateway.workshop.making.data_files import data_files, read_samples
 from gateway.workshop.making.input_scale import scaling_remarks
+from gateway.workshop.making.manifest_edit import with_golden
+from gateway.workshop.making.measures import SPARE_FACTOR, Quality, tolerances
 from gateway.workshop.making.model_file import read_graph
 from gateway.workshop.making.plot import Point, draw_svg, time_words
-from gateway.workshop.making.quantize_files import check_tools, read_record
+from gateway.workshop.making.quantize_files import check_tools, link_file, read_record
 from gateway.workshop.making.quantize_plan import make_plan, wanted_by
 from gateway.workshop.making.quantize_results import QuantizeResult, VariantResult
-from gateway.workshop.making.quantize_run import QuantizeJob, quantize_model
+from gateway.workshop.making.quantize_run import GOLDEN, QuantizeJob, quantize_model, write_golden
 from gateway.workshop.making.samples import SampleSet, divided, few_samples_remarks, read_remarks
 from gateway.workshop.making.settings import CalibrationSettings
 
 SETTINGS = CalibrationSettings()
+PIPELINE_SETTINGS = replace(SETTINGS, calibration_rows=0, heldout_rows=32)
+"""Limits of the samples of a pipeline: its golden set runs at each start."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Make the variants and print what they are worth; return 1 if none of them is good.
-
-    The action `golden` makes none: it measures those that there are, and replaces the golden set.
-    """
+    """Make the variants and print what they are worth; return 1 if none of them is good."""
     clean_up_on_signals()
     config = configured(arguments)
     folder, plot = Path(arguments.dir).resolve(), _plot_file(arguments.plot)
-    manifest, record = _manifest(folder, config), read_record(folder)
     is_golden = arguments.action == "golden"
+    if is_golden and (folder / PIPELINE).is_file():
+        return asyncio.run(_golden(config, folder, Path(arguments.calibration), as_json=arguments.json))
+    manifest, record = _manifest(folder, config), read_record(folder)
     only = [name.strip() for text in arguments.only or () for name in text.split(",")]
     features = read_cpu(Tree(Path("/"), config.hardware)).features
     plan = make_plan(manifest, _wanted(config), only, record.made, features)
@@ -76,6 +92,45 @@ def command(arguments: argparse.Namespace) -> int:
         plot.write_text(draw_svg(_points(result), f"{manifest.name} {manifest.version}", result.basis.described))
     _report(result, samples, calibration, remarks, Path(arguments.dir), as_json=arguments.json)
     return 0 if is_golden or any(each.is_kept for each in _new(result, plan.kept)) else 1
+
+
+async def _golden(config: Config, folder: Path, data: Path, *, as_json: bool) -> int:
+    """Write the golden set of a pipeline, of samples and its own answers. Raises ConfigurationError."""
+    file = folder / PIPELINE
+    text = read_text(file, config.library.manifest_limit_bytes)
+    pipeline = read_pipeline(text, str(file))
+    release = Release(pipeline.name, pipeline.version, folder, "new", pipeline=replace(pipeline, golden=None))
+    surveyed = await assembly.survey(config)
+    with assembly.opened(config, surveyed, state_folder(None), warn) as loader:
+        releases, objective = await releases_near(config, release), config.selection.objective
+        try:  # the check tries all variants: the best ones answer
+            await check_pipeline(release, releases, partial(served_manifest, loader, objective=objective))
+            async with served_here(config, loader, release, releases) as (engine, _):
+                manifest = compared(engine.describe(pipeline.name, pipeline.version))
+                samples = read_samples(data, manifest, PIPELINE_SETTINGS, 0, lambda: None).inputs
+                inputs = {name: stored(array) for name, array in samples.items()}
+                answers = await golden_answers(manifest, engine.submit, inputs, config.limits.max_batch_rows)
+        except (VariantError, RequestError) as error:
+            raise ConfigurationError(f"has no golden set: {error}", file=str(file)) from error
+    with TemporaryDirectory(prefix="edge-gateway-") as scratch:
+        staged = Path(scratch)
+        made = write_golden(GoldenSet(inputs, answers), manifest, staged, PIPELINE_SETTINGS)
+        written = read_golden((staged / GOLDEN).read_bytes(), manifest, str(folder / GOLDEN))
+        rows = len(next(iter(written.inputs.values())))
+        numbers = [np.abs(np.nan_to_num(each)) for each in written.outputs.values() if each.dtype.kind in "fiu"]
+        spread = max([0.02, *(float(each.mean(dtype=np.float64)) / 100 for each in numbers)]) / SPARE_FACTOR
+        given = pipeline.golden.tolerance if pipeline.golden else {}
+        golden = replace(made, tolerance=given or tolerances({RUNTIME: [Quality(1.0, 1.0, spread)]}, rows))
+        edited = with_golden(text, golden)
+        if replace(read_pipeline(edited, str(file)), text=text) != replace(pipeline, golden=golden):
+            raise ConfigurationError("its tables cannot be edited; write [golden] as a table", file=str(file))
+        link_file(staged / GOLDEN, folder / GOLDEN)
+    write_file(file, edited.encode(), file.stat().st_mode & 0o777)
+    if as_json:
+        print_json({"folder": str(folder), "rows": rows, "golden": {"file": golden.file, "sha256": golden.sha256}})
+    else:
+        print_facts([("samples", str(rows)), ("written", str(file)), ("next", f"edge-gateway models check {folder}")])
+    return 0
 
 
 def _plot_file(name: str | None) -> Path | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.tensor import Array
+from gateway.common.domain.tensor import Array, Datatype
 from gateway.common.store.plain import file_digest
 from gateway.serving.domain.golden import input_key
 from gateway.serving.engine.images import decode_images
@@ -92,7 +92,7 @@ def read_samples(
         parts.append(_read(file, manifest, settings))
         advance()
     found = FoundTruth()
-    if annotations is not None or (is_images and not any(part.names for part in parts)):
+    if annotations is not None or (parts[0].frames and not any(part.names for part in parts)):
         sizes = [(frame.height, frame.width) for part in parts for frame in part.frames]
         images = ImageSet([file.path for file in files], sizes, [file.path for file in every], data, annotations)
         found = read_image_truth(images, manifest, settings)
@@ -166,13 +166,15 @@ def _read(file: DataFile, manifest: ModelManifest, settings: CalibrationSettings
 
 
 def _read_image(content: bytes, manifest: ModelManifest) -> _Part:
+    encoded = np.empty(1, object)
+    encoded[0] = content
+    if not manifest.variants and [each.datatype for each in manifest.inputs] == [Datatype.BYTES]:
+        return _Part({manifest.inputs[0].name: encoded})  # a pipeline decodes it
     spec = next((spec for spec in manifest.inputs if spec.preprocess), None)
     if spec is None or any(other.default is None for other in manifest.inputs if other is not spec):
         raise ValueError(
             "the model takes no encoded images alone; add [input.preprocess] to its manifest, or give .npz"
         )
-    encoded = np.empty(1, object)
-    encoded[0] = content
     array, frames = decode_images(encoded, spec, EngineSettings())
     return _Part({spec.name: array}, frames=frames)
 

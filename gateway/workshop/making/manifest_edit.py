@@ -35,12 +35,9 @@ def edited(text: str, manifest: ModelManifest, notes: Notes, file: str) -> str:
         old = before.get(variant.name)
         is_same = old is not None and (old.artifacts, old.bind) == (variant.artifacts, variant.bind)
         note = notes.get(f"variant.{variant.name}.accuracy", "")
-        if not is_same or variant.name not in by_name:
-            variants.append(variant_text(variant, notes))
-        elif old == variant and not note:
-            variants.append(by_name[variant.name])
-        else:
-            variants.append(_with_accuracy(by_name[variant.name], variant.accuracy, note))
+        own = by_name.get(variant.name, "") if is_same else ""
+        changed = own and (own if old == variant and not note else _with_accuracy(own, variant.accuracy, note))
+        variants.append(changed or variant_text(variant, notes))
     golden = golden_blocks(manifest.golden) if manifest.golden else []
     found = "\n".join(part.rstrip("\n") + "\n" for part in (head, *golden, *variants))
     if read_manifest(found, file) != manifest:

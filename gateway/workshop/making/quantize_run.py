@@ -131,8 +131,9 @@ class QuantizeRun:
         sources = {kind.name: source for kind, source in job.plan.tasks}
         results = decide(measured, {each.name: sources[each.name] for each in made}, job.max_loss)
         manifest = self._manifest(results, content, golden_rows(golden, self._settings))
-        noted = results if job.plan.tasks else ()  # else accuracies are what their author measured
-        notes = {f"variant.{each.variant.name}.accuracy": accuracy_note(evaluation.basis) for each in noted}
+        notes = {f"variant.{each.variant.name}.accuracy": accuracy_note(evaluation.basis) for each in results}
+        if not job.plan.tasks:  # accuracies are what their author measured
+            manifest, notes = replace(manifest, variants=job.manifest.variants), {}
         self._publish(manifest, notes, made)
         basis, failures = evaluation.basis, self._failures
         return QuantizeResult(
@@ -233,9 +234,7 @@ class QuantizeRun:
         """Return the manifest with the kept variants, their accuracy, and the golden set with its tolerances."""
         kept = [each for each in results if each.is_kept]
         variants = tuple(
-            replace(each.variant, accuracy=round(each.quality.accuracy, 4))
-            if each.quality and self._job.plan.tasks
-            else each.variant
+            replace(each.variant, accuracy=round(each.quality.accuracy, 4)) if each.quality else each.variant
             for each in kept
         )
         if content == self._job.manifest.golden:

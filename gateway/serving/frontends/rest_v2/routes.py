@@ -118,14 +118,7 @@ async def pipeline_steps(request: Call) -> Document:
     if pipeline is None:
         raise RequestError(Fault.INVALID, f"model '{model}' is no pipeline: it has no steps")
     counted = ports.statistics.statistics(model, pipeline.version)
-
-    def cpu_us(name: str, of_version: str) -> float:
-        try:
-            return ports.inference.placement(name, of_version).cpu_us
-        except RequestError:  # it does not serve now
-            return 0.0
-
-    return documents.pipeline_steps(pipeline, counted[0].steps if counted else {}, cpu_us)
+    return documents.pipeline_steps(pipeline, counted[0].steps if counted else {})
 
 
 @post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})

@@ -106,15 +106,8 @@ def test_the_times_and_the_cpu_of_a_step() -> None:
     for ns in (*[900_000] * 3, *range(200_000, 327_000, 1_000)):  # of which the last 127 remain
         ran.runs += 1
         ran.took(ns)
-    asked = list[tuple[str, str]]()
-
-    def cpu_us(model: str, version: str) -> float:
-        asked.append((model, version))
-        return 26.0
-
-    found = pipeline_steps(read_pipeline(CHAIN, "p"), {"first": ran, "last": skipped}, cpu_us)
-    assert asked == [("a", ""), ("b", "2")]
-    with_figures(found)
+    ran.row_cpu_ns = 26_000
+    found = document(CHAIN, first=ran, last=skipped)
     first, last = found["steps"]
     assert (first["p50_us"], first["cpu_us"]) == (263, pytest.approx(26 * 30 / 130))
     assert "recent_ns" not in first
@@ -140,7 +133,9 @@ def boxes(svg: str) -> dict[str, tuple[float, float]]:
 
 def test_the_drawing_has_the_figures_and_escapes_what_it_shows() -> None:
     source = text("chain", ("first", "a", "x"), ("last", "b", "first.y"), output="last.y if sum(x) < 1 else first.y")
-    drawn = draw_pipeline(document(source, first=StepStatistics(1_200, 7, 21, 3, 4, 60_000_000, deque([50_000]))))
+    drawn = draw_pipeline(
+        document(source, first=StepStatistics(1_200, 7, 21, 3, 4, 60_000_000, recent_ns=deque([50_000])))
+    )
     words = [each.text for each in read_svg(drawn).iter(f"{SVG}text")]
     assert "1,200 × 50 µs · 100% · 75% skipped" in words
     assert "3 failed, 4 fallbacks" in words

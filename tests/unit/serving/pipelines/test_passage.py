@@ -323,3 +323,6 @@ async def test_the_times_of_the_last_runs_are_kept_and_a_step_that_is_skipped_ha
     assert (one.runs, len(one.recent_ns), rule.runs, len(rule.recent_ns)) == (200, 127, 200, 127)
     assert (two.runs, two.skipped_rows, two.ns, list(two.recent_ns), two.p50_ns) == (0, 200, 0, [], 0)
     assert 0 < min(one.recent_ns) <= one.p50_ns <= max(one.recent_ns) <= one.ns
+    assert one.row_cpu_ns == 0
+    (counted,) = rig.engine.statistics("chain")
+    assert {name: step.row_cpu_ns for name, step in counted.steps.items()} == {"one": 10_000, "two": 10_000, "r": 0}

@@ -13,6 +13,7 @@ from PIL import Image
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
 from gateway.common.domain.tensor import Datatype
+from gateway.serving.pipelines.golden import stored
 from gateway.workshop.making.data_files import read_samples
 from gateway.workshop.making.samples import SampleSet
 from gateway.workshop.making.settings import CalibrationSettings
@@ -387,3 +388,22 @@ def test_calibration_pictures_are_turned_upright(tmp_path: Path) -> None:
     upright, turned = (read(tmp_path / folder, PICTURE) for folder in ("upright", "turned"))
     assert np.array_equal(upright.inputs["x"], turned.inputs["x"])
     assert [(frame.width, frame.height) for frame in turned.frames] == [(8, 6)]
+
+
+def test_a_pipeline_gets_images_and_texts_as_they_are(tmp_path: Path) -> None:
+    manifest = ModelManifest("p", "1", (TensorSpec("image", Datatype.BYTES, (-1,)),), (), ())
+    for name, content in (("a.png", b"first\0"), ("b.jpg", b"second")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "labels.csv").write_text("file,label\na.png,cat\nb.jpg,dog\n")
+    found = read_samples(tmp_path, manifest, CalibrationSettings(), 0, lambda: None).inputs["image"]
+    assert found.tolist() == [b"first\0", b"second"]
+    assert stored(found).tolist() == [b"first", b"second"]  # numpy does not keep trailing zeros
+    np.savez(tmp_path / "t.npz", image=np.array(["grün", "x"]))
+    found = read_samples(tmp_path / "t.npz", manifest, CalibrationSettings(), 0, lambda: None).inputs["image"]
+    assert stored(found).tolist() == ["grün".encode(), b"x"]
+    few = CalibrationSettings(calibration_rows=0, heldout_rows=32)
+    np.savez(tmp_path / "many.npz", image=np.array([b"%d" % number for number in range(100)]))
+    assert len(read_samples(tmp_path / "many.npz", manifest, few, 0, lambda: None)) == 32
+    two = ModelManifest("p", "1", (*manifest.inputs, TensorSpec("x", Datatype.FP32, (-1,))), (), ())
+    with pytest.raises(ConfigurationError, match=r"takes no encoded images alone; .* or give \.npz"):
+        read_samples(tmp_path / "a.png", two, CalibrationSettings(), 0, lambda: None)
