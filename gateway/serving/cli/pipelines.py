@@ -162,7 +162,7 @@ def show_pipeline(
         columns = ("step", "runs", "rows", "skipped", "failed", "fallbacks", "p50 µs", "mean µs", "CPU µs", "share")
         print_table(columns, [_cost_row(step) for step in document["steps"] if "runs" in step])
         words = "time of a run with the queue of its model, p50 of the last runs; share: of the time of all steps"
-        print_lines(["", words, "CPU: at most; rows of a run, times that of one row in its model's trial", ""])
+        print_lines(["", words, "CPU: estimated; rows of a run, times that of one row alone in its model's trial", ""])
     print_lines(f"output {each['name']}: {each['does']}" for each in document["outputs"])
     if problem is not None:
         print_lines([f"refused: {problem}" if problem else "its models on disk fit each other"])

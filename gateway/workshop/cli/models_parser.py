@@ -63,17 +63,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
             "  edge-gateway models quantize models/meter/1 --calibration data.npz --plot variants.svg --json",
         )
     )
-    golden = _action(
-        actions,
-        "golden",
-        "workshop.cli.models_quantize",
-        "make the golden set of a model or a pipeline: samples with the answers that devices must reach",
-        "  edge-gateway models golden models/plates/1 --calibration photos\n"
-        "  edge-gateway models golden models/meter/1 --calibration data.npz --json",
-    )
-    golden.set_defaults(annotations=None, only=None, max_loss=None, seed=0, plot=None)
-    _samples(golden, "a version's folder, with a pipeline, or with a manifest and a float variant")
-    _shared(golden)
+    _golden(actions)
     _pull(
         _action(
             actions,
@@ -186,6 +176,18 @@ def _pull(parser: argparse.ArgumentParser) -> None:
 def _import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", nargs="?", default=None, metavar="SOURCE", help="a folder or a model file")
     add_import_options(parser)
+    _shared(parser)
+
+
+def _golden(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "make the golden set of a model or a pipeline: samples with the answers that devices must reach"
+    examples = (
+        "  edge-gateway models golden models/plates/1 --calibration photos\n"
+        "  edge-gateway models golden models/meter/1 --calibration data.npz --json"
+    )
+    parser = _action(actions, "golden", "workshop.cli.models_quantize", text, examples)
+    parser.set_defaults(annotations=None, only=None, max_loss=None, seed=0, plot=None)
+    _samples(parser, "a version's folder, with a pipeline, or with a manifest and a float variant")
     _shared(parser)
 
 
