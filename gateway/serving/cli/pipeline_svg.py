@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT, GAP, RISE, MARGIN = 236, 92, 28, 54, 32
+WIDTH, HEIGHT, GAP, RISE, MARGIN = 236, 106, 28, 54, 32
 """Sizes in pixels: of a box, between boxes of one rank, between ranks, and of the edge."""
 BEND = 18
 """Width that a line takes where it passes a rank."""
@@ -171,11 +171,11 @@ def _box(node: _Node, line: Document) -> Iterator[str]:
     kind = {"input": line.get("form", "")}.get(node.kind, node.kind)
     yield _text(left + 10, top + 19, _short(node.name, TITLE_CHARS), 'font-weight="bold" font-size="12"')
     yield _text(left + WIDTH - 10, top + 19, _short(str(kind), 14), f'text-anchor="end" fill="{colour}"')
-    for row, text in enumerate(texts[:3]):
+    for row, text in enumerate(texts[:4]):
         yield _text(left + 10, top + 37 + 15 * row, _short(text, LINE_CHARS), f'fill="{PALE}"')
     if line.get("failures") or line.get("fallbacks"):
         failed = f"{line.get('failures', 0):,} failed, {line.get('fallbacks', 0):,} fallbacks"
-        yield _text(left + 10, top + 82, failed, f'fill="{BAD}"')
+        yield _text(left + 10, top + 97, failed, f'fill="{BAD}"')
     if share := line.get("share"):
         bar = f'x="{left + 1:.1f}" y="{top + HEIGHT - 6:.1f}" width="{(WIDTH - 2) * share:.1f}" height="5"'
         yield f'<rect {bar} fill="{BAR}"/>'
@@ -185,20 +185,21 @@ def _box(node: _Node, line: Document) -> Iterator[str]:
 def _texts(node: _Node, line: Document) -> list[str]:
     """Return the lines of a box: what it does, when, and what it cost."""
     if node.kind == "input":
-        return [cost] if (cost := cost_of(line)) else []
+        return costs_of(line)
     does = f"{line['model']} of {line['does']}" if "model" in line else str(line["does"])
     condition = f"when {line['when']}" if "when" in line else ""
-    return [text for text in (does, condition, cost_of(line)) if text]
+    return [text for text in (does, condition, *costs_of(line)) if text]
 
 
-def cost_of(line: Document) -> str:
-    """Return what a step cost in few words, "" if it is not known."""
+def costs_of(line: Document) -> list[str]:
+    """Return what a step cost in up to two short lines, none if it is not known."""
     if not line.get("runs"):
-        return "" if "runs" not in line else "not run"
+        return [] if "runs" not in line else ["not run"]
     rows = line["rows"] + line["skipped_rows"]
-    skipped = f" · {line['skipped_rows'] / rows:.0%} skipped" if line["skipped_rows"] else ""
-    cpu = f" · CPU {line['cpu_us']:,.0f} µs" if line["cpu_us"] else ""
-    return f"{line['runs']:,} × {line['p50_us']:,.0f} µs · {line['share']:.0%}{skipped}{cpu}"
+    skipped = f"{line['skipped_rows'] / rows:.0%} skipped" if line["skipped_rows"] else ""
+    cpu = f"CPU {line['cpu_us']:,.0f} µs" if line["cpu_us"] else ""
+    times = f"{line['runs']:,} × {line['p50_us']:,.0f} µs · {line['share']:.0%}"
+    return [text for text in (times, " · ".join(filter(None, (skipped, cpu)))) if text]
 
 
 def _text(x: float, y: float, text: str, how: str) -> str:

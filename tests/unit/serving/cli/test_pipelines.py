@@ -137,7 +137,7 @@ def test_the_drawing_has_the_figures_and_escapes_what_it_shows() -> None:
         document(source, first=StepStatistics(1_200, 7, 21, 3, 4, 60_000_000, recent_ns=deque([50_000])))
     )
     words = [each.text for each in read_svg(drawn).iter(f"{SVG}text")]
-    assert "1,200 × 50 µs · 100% · 75% skipped" in words
+    assert {"1,200 × 50 µs · 100%", "75% skipped"} <= set(words)
     assert "3 failed, 4 fallbacks" in words
     assert "last.y if sum(x) < 1 else first.y" in words
     titles = [each.text or "" for each in read_svg(drawn).iter(f"{SVG}title")]
