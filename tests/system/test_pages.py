@@ -29,6 +29,8 @@ SHOWN = ("packaging/README.md", "packaging/CONTAINER.md")
 BLOCK = re.compile(
     r"(?m)(?:^<!-- not pasted: needs (.+) -->\n)?^```sh\n((?:.*\n)*?)^```\n(?:^```\n((?:.*\n)*?)^```\n)?"
 )
+TROUBLES = "docs/pages/howto/troubleshooting.md"
+"""Page that is a part of the wheel."""
 MARK = "\N{RECORD SEPARATOR}"
 STANDS_IN = f"""\
 python3() {{ mkdir -p venv/bin; echo 'PATH={VENV}/bin:$PATH' > venv/bin/activate; }}
@@ -64,6 +66,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone / name)
+    (clone / "docs/pages/howto").mkdir(parents=True)
+    shutil.copy(ROOT / TROUBLES, clone / TROUBLES)
     (clone / ".venv").symlink_to(VENV)
     yield made
     shutil.rmtree(tmp_path)

@@ -143,7 +143,7 @@ def test_files_are_judged_as_the_service_would_find_them(seen: dict[str, str]) -
     assert (before["ok"], before["user"], after["ok"]) == (True, "edge-gateway", True), (before, after)
     tokens = "/etc/edge-gateway/tokens"
     said = f"auth.tokens_file: user edge-gateway may not read the file {tokens} (mode 0600, owner 0, group 0); "
-    assert denied["findings"] == [f"{said}chgrp edge-gateway {tokens} && chmod g+r {tokens}"]
+    assert denied["findings"] == [f"{said}chgrp edge-gateway {tokens} && chmod g+r {tokens} (EG-202)"]
 
 
 def test_the_running_gateway_is_asked_over_http_and_where_that_wants_a_token_by_its_control_socket(
@@ -278,7 +278,6 @@ def test_an_address_that_is_not_configured_any_more_is_refused(seen: dict[str, s
 
 def test_the_status_says_why_the_gateway_failed(seen: dict[str, str]) -> None:
     assert "4 failures in a row, the last one by signal SEGV" in seen["restarts.status"]
-    assert "Fatal Python error: Segmentation fault" in seen["journal"]
     assert "signal=ABRT" in seen["restarts.waiting"]
     assert "nonsense" in seen["restarts.refused"]
     assert "failure" not in seen["restarts.mended"]

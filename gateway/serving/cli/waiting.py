@@ -18,6 +18,7 @@ from gateway.serving.cli.remote import read_array
 from gateway.serving.config import load_config, models_folders
 
 Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 PAUSE_S = 0.2
 START_S = 60.0
 """Time that a start takes at most until it listens: vendor libraries and runtimes are asked before. The time also
@@ -32,6 +33,16 @@ class ModelWait:
     def __init__(self, model: str, limit_s: float, config: str | None) -> None:
         self._model, self._limit_s, self._config, self._began_s = model, limit_s, config, time.monotonic()
         self._line = ""
+
+    def gateway(self, find: Callable[[], Found | str]) -> Found | str:
+        """Return the gateway that `find` finds, else why there is none: it is repeated while one starts."""
+        found = find()
+        while isinstance(found, str):
+            # in this order: it may listen since the last question
+            starting, found = is_starting(self._config), find()
+            if not (isinstance(found, str) and starting and self.pause("the gateway starts")):
+                break
+        return found
 
     def answer(self, place: GatewayAddress, keys: Keys, question: Callable[[], Answer]) -> Answer:
         """Return the first answer to `question`, which is repeated while its model loads.

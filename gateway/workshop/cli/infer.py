@@ -27,7 +27,7 @@ from gateway.serving.cli.pipelines import with_models
 from gateway.serving.cli.remote import ask
 from gateway.serving.cli.result_view import documents_of, print_documents
 from gateway.serving.cli.running import disk_meant, find_running
-from gateway.serving.cli.waiting import ModelWait, is_starting
+from gateway.serving.cli.waiting import ModelWait
 from gateway.serving.config import Config, state_folder
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.oip_json import decode_request
@@ -44,12 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
         return infer_video.command(arguments)
     _check_still(arguments)
     labels: tuple[str, ...] = ()
-    found, wait = find_running(arguments), ModelWait(arguments.model, arguments.wait, arguments.config)
-    while isinstance(found, str) and not disk_meant(arguments):
-        # in this order: it may listen since the last question
-        starting, found = is_starting(arguments.config), find_running(arguments)
-        if not (isinstance(found, str) and starting and wait.pause("the gateway starts")):
-            break
+    wait, find = ModelWait(arguments.model, arguments.wait, arguments.config), partial(find_running, arguments)
+    found = find() if disk_meant(arguments) else wait.gateway(find)
     if not isinstance(found, str):
         answer, upright = wait.answer(*found, partial(ask, arguments, *found))
     else:

@@ -13,7 +13,7 @@ from gateway.common.domain.retry import longest_pause_s
 from gateway.common.terminal.program import FINDING, OK
 from gateway.serving.cli.common import clean_up_on_signals, warn
 from gateway.serving.cli.result_view import documents_of
-from gateway.serving.cli.running import find_running
+from gateway.serving.cli.running import disk_meant, find_running
 from gateway.serving.cli.waiting import ModelWait
 from gateway.workshop.camera.frames import prepare
 from gateway.workshop.camera.measures import FrameCounts, FrameTimes, LatencyRecord, RecentRate, summary
@@ -40,7 +40,9 @@ def command(arguments: argparse.Namespace) -> int:
     source = _source(arguments)
     reader = SourceReader(source, settings, warn)
     container = reader.open()
-    found = find_running(arguments, unix_first=True)
+    wait = ModelWait(arguments.model, arguments.wait, arguments.config)
+    find = partial(find_running, arguments, unix_first=True)
+    found = find() if disk_meant(arguments) else wait.gateway(find)
     if isinstance(found, str):
         raise UnreachableError(
             f"a video needs a gateway that runs, and there is none ({found}); start edge-gateway run (EG-701)"
@@ -48,7 +50,6 @@ def command(arguments: argparse.Namespace) -> int:
     clean_up_on_signals()
     with ExitStack() as stack:
         feed = stack.enter_context(FrameFeed(*found, settings, warn))
-        wait = ModelWait(arguments.model, arguments.wait, arguments.config)
         model = wait.answer(*found, partial(feed.describe, arguments.model, arguments.model_version))
         if arguments.draw and not model.result:
             problem = f"model '{model.name}' has no task, so that nothing can be drawn"

@@ -30,6 +30,19 @@ def test_a_gateway_of_another_user_is_waited_for(asked: str, starts: str, tmp_pa
     assert (done.stdout.strip(), done.stderr) == (starts, "")
 
 
+def test_a_gateway_that_starts_is_looked_for_again(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HIDDEN, "edge-gateway", "run", "--config", str(tmp_path / "own")]
+    found = ["it listens", *5 * ["none"]]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline()
+        assert ModelWait("door", 60.0, str(tmp_path / "other")).gateway(found.pop) == "none"
+        assert len(found) == 4
+        wait = ModelWait("door", 60.0, str(tmp_path / "own"))
+        assert wait.gateway(lambda: found.pop() if len(found) > 1 else tmp_path) == tmp_path
+        child.communicate()
+
+
 def test_a_model_that_loads_between_the_question_and_the_look_is_asked_again(tmp_path: Path) -> None:
     nowhere, refused = GatewayAddress(unix=str(tmp_path / "none")), RequestError(Fault.UNAVAILABLE, "it loads")
     answers = [refused]
