@@ -153,7 +153,8 @@ def end(inputs: Tensors) -> Tensors:
 async def wide_served(width: int, regions: Regions | None = None) -> AsyncIterator[Gateway]:
     shapes: dict[str, Any] = {"inputs": (replace(X, shape=(-1, width)),), "outputs": (replace(Y, shape=(-1, 4)),)}
     async with served(regions, more=(manifest("w", **shapes),)) as gateway:
-        gateway.rig.session.run = end  # type: ignore[method-assign]
+        for session in gateway.rig.runtime.sessions:  # models are opened side by side: none is surely the last
+            session.run = end  # type: ignore[method-assign]
         yield gateway
 
 
