@@ -82,6 +82,14 @@ class ModelTarget(RequestTarget, Protocol):
         """Return False for a pipeline that must be opened again, for the models that serve now."""
 
     @property
+    def contents(self) -> tuple[object, ...]:
+        """Return what decides its answers, comparable with that of others."""
+
+    @property
+    def refusal(self) -> str:
+        """Return why it refuses all requests with the models that serve now, or ""."""
+
+    @property
     def used_ns(self) -> int:
         """Return the end of the last run (monotonic)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import zipfile
 from collections import Counter
@@ -59,7 +60,8 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
         raise VariantError("is no pipeline")
     galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
     try:
-        target = PipelineTarget(pipeline, find, galleries.__getitem__, context, signed=release.signed)
+        own = (release.digest, *[await asyncio.to_thread(gallery_digest, *each) for each in galleries.values()])
+        target = PipelineTarget(pipeline, find, galleries.__getitem__, context, own=own, signed=release.signed)
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
@@ -72,21 +74,18 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
 
 
 async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: ModelTarget | None) -> None:
-    """Run a pipeline's golden set, once for the same models. If it fails, `old` of the same document is refused, too.
+    """Run a pipeline's golden set. If it fails, `old` of the same contents refuses requests: it would fail, too.
 
     Raises VariantError, ConfigurationError, OSError.
     """
-    declared = target.placement.pipeline
-    same = old if isinstance(old, PipelineTarget) and old.placement.pipeline == declared else target
-    target.contents = target.models_now()
-    if same.refusal and same.contents == target.contents:
-        raise VariantError(same.refusal)
+    contents = target.contents
     try:
         target.proof = await check_golden(target, golden, folder)
     except VariantError as error:
-        if not error.transient:
-            same.refusal, same.contents = str(error), target.contents
+        if isinstance(old, PipelineTarget) and old.contents == contents and not error.transient:
+            old.failure = str(error)
         raise
+    target.proven = contents
 
 
 def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
@@ -111,6 +110,11 @@ def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
     return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
+
+
+def gallery_digest(vectors: Array, labels: Sequence[bytes]) -> str:
+    """Return a digest of what was read of a gallery: its file may be another one since its release was found."""
+    return hashlib.sha256(np.ascontiguousarray(vectors).tobytes() + b"\0".join(labels)).hexdigest()
 
 
 def _arrays_of(file: Path) -> tuple[Array, Array]:
@@ -147,9 +151,10 @@ class PipelineTarget:
         gallery: Gallery,
         context: EngineContext,
         *,
+        own: tuple[str, ...],
         signed: bool = False,
     ) -> None:
-        self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
+        self._pipeline, self.find, self._gallery, self._context, self._own = pipeline, find, gallery, context, own
         self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
         self._misfit: tuple[list[ModelManifest], str] = [], ""
         """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
@@ -169,8 +174,8 @@ class PipelineTarget:
         self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
-        self.contents, self.proof, self.refusal = tuple[object, ...](), "", ""
-        """Models with which its golden set was run, and how it passed, or why requests are refused since it failed."""
+        self.proven, self.proof, self.failure = tuple[object, ...](), "", ""
+        """Contents that reached its golden set, and how; how others did not, so that requests are refused."""
 
     @property
     def placement(self) -> Placement:
@@ -198,19 +203,29 @@ class PipelineTarget:
         One with a golden set is opened again for other models, and runs it.
         """
         try:
-            if self.refusal or (self._pipeline.golden and self.models_now() != self.contents):
+            if self._pipeline.golden and None not in (now := self.contents) and now != self.proven:
                 return False
             self._current()
         except RequestError as error:
             return not isinstance(error.__cause__, ConfigurationError)
         return True
 
-    def models_now(self) -> tuple[object, ...]:
-        """Return versions and files of the models that it runs now, also by other pipelines. Raises RequestError."""
-        found = list[object]()
+    @property
+    def refusal(self) -> str:
+        """Implement `ModelTarget.refusal`: why its golden set failed, until its models are again those that passed."""
+        return self.failure if self.failure and self.contents != self.proven else ""
+
+    @property
+    def contents(self) -> tuple[object, ...]:
+        """Return what decides its answers: its release and galleries, versions and files of models; None: absent."""
+        found = list[object](self._own)
         for named in self.models:
-            target = self.find(*named)
-            inner = isinstance(target, PipelineTarget) and (target._pipeline.text, target.models_now())
+            try:
+                target = self.find(*named)
+            except RequestError:
+                found.append(None)
+                continue
+            inner = isinstance(target, PipelineTarget) and target.contents
             found.append((target.manifest.version, [each.content for each in target.manifest.variants], inner))
         return tuple(found)
 
@@ -449,8 +464,8 @@ class PipelineTarget:
 
         A step with a fallback needs no model.
         """
-        if self.refusal:
-            raise self._away(f"a model was replaced: {self.refusal}")
+        if self.failure and (words := self.refusal):
+            raise self._away(f"a model was replaced: {words}")
         if all(self._fits(run) for run in self._plan.models):
             return self._plan
         try:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
 from gateway.common.domain.tensor import Tensors
 from gateway.serving.pipelines import golden
-from tests.simulators.engine_rig import variant
+from tests.simulators.engine_rig import release, variant
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import NAME, PipelineRig, detector, spec
 
@@ -153,6 +153,50 @@ async def test_another_version_of_a_model_is_checked_and_refused_until_it_fits(t
     await rig.begin()
     assert not rig.reason()
     np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+
+
+NEAREST = f"""{CHAIN[: CHAIN.index("[output]")]}[[step]]
+name = "g"
+match = "g.npz"
+of = "s.y"
+[output]
+label = "g.label"
+"""
+
+
+def gallery(folder: Path, labels: str) -> None:
+    """Write a gallery of the unit vectors."""
+    np.savez(folder / "g.npz", vectors=np.eye(4, dtype=np.float32), labels=np.array(list(labels)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_staged", [False, True])
+async def test_a_release_that_fails_does_not_end_the_one_that_serves(tmp_path: Path, *, is_staged: bool) -> None:
+    rig, x = PipelineRig(), np.eye(4, dtype=np.float32)
+    add(rig, 0, "d1")
+    gallery(tmp_path, "abcd")
+    text = with_golden(NEAREST, tmp_path, input_x=x, output_label=np.array([b"a", b"b", b"c", b"d"]))
+    rig.pipeline(text, folder=tmp_path)
+    await rig.begin()
+    assert not rig.reason()
+    for digest in ("p2", "p3"):  # the same document with other galleries
+        gallery(tmp_path, "bacd")
+        other = replace(rig.pipelines[NAME], digest=digest)
+        if is_staged:
+            with pytest.raises(VariantError, match="failed its golden set"):
+                await rig.stage_release(other)
+        else:
+            await rig.repository.synchronise([release(rig.manifests["m"]), other])
+            assert rig.reason().startswith("a newer file is refused: failed its golden set")
+        assert (await rig.ask({"x": x}, "label"))["label"].tolist() == [b"a", b"b", b"c", b"d"]
+    add(rig, 0, "d2")  # it is opened again, with what its folder holds now: that is not what serves
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    assert (await rig.ask({"x": x}, "label"))["label"].tolist() == [b"a", b"b", b"c", b"d"]
+    gallery(tmp_path, "abcd")
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
 
 
 @pytest.mark.asyncio
