@@ -82,7 +82,7 @@ class ModelRepository:
             preparing=self._preparing,
         )
         self._replacing: set[asyncio.Task[None]] = set()
-        self._misfits = dict[tuple[str, str], tuple[Release, tuple[object, ...]]]()
+        self._misfits = dict[tuple[str, str], tuple[Release, tuple[str, ...]]]()
         """Pipelines that were refused, by name and version. A change of their models may mend them.
 
         With each the contents that served then: one that refuses requests is not opened again for the same ones.

@@ -51,7 +51,7 @@ class ServableParts:
 
     manifest: ModelManifest
     declared: ModelManifest
-    contents: tuple[object, ...]
+    contents: tuple[str, ...]
     placement: Placement
     session: Session
     interpreter: Interpreter | None

@@ -42,6 +42,11 @@ class Split:
         self._servables, self._turns = servables, turns
         self._shadow = None if shadow is None else Shadow(shadow)
 
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Implement `RequestTarget.contents`: those of each version."""
+        return tuple(each for version in sorted(self._servables) for each in self._servables[version].contents)
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`: refuse a request that every version refuses."""
         refusal: RequestError | None = None

@@ -38,6 +38,10 @@ class RequestTarget(Protocol):
     def statistics(self) -> ServableStatistics:
         """Return the counters of requests that are refused before a version is chosen."""
 
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Return the digests of the releases that answer, with those of what they run; "" where one is absent."""
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 
@@ -80,10 +84,6 @@ class ModelTarget(RequestTarget, Protocol):
     @property
     def fits(self) -> bool:
         """Return False for a pipeline that must be opened again, for the models that serve now."""
-
-    @property
-    def contents(self) -> tuple[object, ...]:
-        """Return what decides its answers, comparable with that of others."""
 
     @property
     def refusal(self) -> str:

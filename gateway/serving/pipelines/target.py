@@ -174,7 +174,7 @@ class PipelineTarget:
         self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
-        self.proven, self.proof, self.failure = tuple[object, ...](), "", ""
+        self.proven, self.proof, self.failure = tuple[str, ...](), "", ""
         """Contents that reached its golden set, and how; how others did not, so that requests are refused."""
 
     @property
@@ -203,7 +203,7 @@ class PipelineTarget:
         One with a golden set is opened again for other models, and runs it.
         """
         try:
-            if self._pipeline.golden and None not in (now := self.contents) and now != self.proven:
+            if self._pipeline.golden and "" not in (now := self.contents) and now != self.proven:
                 return False
             self._current()
         except RequestError as error:
@@ -216,17 +216,14 @@ class PipelineTarget:
         return self.failure if self.failure and self.contents != self.proven else ""
 
     @property
-    def contents(self) -> tuple[object, ...]:
-        """Return what decides its answers: its release and galleries, versions and files of models; None: absent."""
-        found = list[object](self._own)
+    def contents(self) -> tuple[str, ...]:
+        """Implement `RequestTarget.contents`: of its release and galleries, and of the models that it runs now."""
+        found = list(self._own)
         for named in self.models:
             try:
-                target = self.find(*named)
+                found += self.find(*named).contents
             except RequestError:
-                found.append(None)
-                continue
-            inner = isinstance(target, PipelineTarget) and target.contents
-            found.append((target.manifest.version, [each.content for each in target.manifest.variants], inner))
+                found.append("")
         return tuple(found)
 
     def rows_of(self, manifest: ModelManifest) -> int:

@@ -217,6 +217,32 @@ async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) ->
 
 
 @pytest.mark.asyncio
+async def test_another_manifest_of_the_same_file_and_another_gallery_of_an_inner_pipeline_are_noticed(
+    tmp_path: Path,
+) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 2, "d1")
+    rig.digests["m"] = "d1 with another manifest"
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    rig, x, folder = PipelineRig(), np.eye(4, dtype=np.float32), tmp_path / "outer"
+    folder.mkdir()
+    add(rig, 0, "d1")
+    gallery(tmp_path, "abcd")
+    outer = '[input]\nx = "FP32[4]"\n[[step]]\nname = "s"\nmodel = "chain"\nof = "x"\n[output]\ny = "s.label"\n'
+    rig.pipeline(NEAREST, folder=tmp_path)
+    golden_set = with_golden(outer, folder, input_x=x, output_y=np.array([b"a", b"b", b"c", b"d"]))
+    rig.pipeline(golden_set, "outer", folder=folder)
+    await rig.begin()
+    assert not rig.reason("outer")
+    gallery(tmp_path, "bacd")
+    rig.pipeline(NEAREST, folder=tmp_path, digest="p2")
+    await rig.begin()
+    assert not rig.reason()
+    assert "failed its golden set" in rig.reason("outer")
+
+
+@pytest.mark.asyncio
 async def test_a_fallback_and_a_late_model_do_not_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = CHAIN.replace('of = "x"\n', 'of = "x"\nfallback = { y = 7 }\n')
     rig = PipelineRig()
