@@ -82,11 +82,8 @@ class ModelRepository:
             preparing=self._preparing,
         )
         self._replacing: set[asyncio.Task[None]] = set()
-        self._misfits = dict[tuple[str, str], tuple[Release, tuple[str, ...]]]()
-        """Pipelines that were refused, by name and version. A change of their models may mend them.
-
-        With each the contents that served then: one that refuses requests is not opened again for the same ones.
-        """
+        self._misfits = dict[tuple[str, str], Release]()
+        """Pipelines that were refused, by name and version. A change of their models may mend them."""
         self._retrying: asyncio.Task[None] | None = None
         self.decided: Callable[[], None] = lambda: None
         """Callback after a later attempt of an undecided release served or refused it."""
@@ -372,10 +369,7 @@ class ModelRepository:
         given = {(release.name, release.version) for release in found}
         waiting = [
             one
-            for one in (
-                *(retry.release for retry in self._retries()),
-                *(release for release, _ in self._misfits.values()),
-            )
+            for one in (*(retry.release for retry in self._retries()), *self._misfits.values())
             if (one.name, one.version) not in given
         ]
         while more := [
@@ -433,13 +427,14 @@ class ModelRepository:
         """Serve a release, or record why it does not serve."""
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
-        held, refused = record.serving, self._misfits.get((release.name, version))
-        if held is not None and record.serves(release) and held.target.fits:
-            self._misfits.pop((release.name, release.version), None)
+        held = record.serving if record.serves(release) else None
+        if held is not None and held.target.fits:
+            self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
             self._serve(held, committed=release.signed)
             return
-        if held and refused and record.serves(release) and held.target.refusal and refused[1] == held.target.contents:
+        if held is not None and held.target.refusal and (release.name, version) in self._misfits:
+            self._refuse(release, held.target.refusal)  # the same models are not asked again
             return
         if record.attempt is not Attempt.WAITING:  # a pipeline that does not fit its models any more
             entry.attempt(version, Attempt.WAITING)
@@ -463,8 +458,7 @@ class ModelRepository:
 
     def _refuse(self, release: Release, reason: str) -> None:
         if release.pipeline:
-            old = self._registry.serving(release.name, release.version)
-            self._misfits[release.name, release.version] = release, old.contents if old else ()
+            self._misfits[release.name, release.version] = release
         self._registry.entry(release.name).attempt(release.version, Attempt.REFUSED, reason)
         is_version = release.version != NO_VERSION
         refusal = ModelRefused(release.name, release.version, reason)

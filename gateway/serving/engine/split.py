@@ -27,6 +27,9 @@ from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.frame import Frame
 
+ROUTED = "routed"
+"""Mark among the contents of versions that take turns."""
+
 
 class Split:
     """Versions of a model that take `turns`. `shadow`, if there is one, gets requests that another version answered.
@@ -44,8 +47,9 @@ class Split:
 
     @property
     def contents(self) -> tuple[str, ...]:
-        """Implement `RequestTarget.contents`: those of each version."""
-        return tuple(each for version in sorted(self._servables) for each in self._servables[version].contents)
+        """Implement `RequestTarget.contents`: those of each version, after ROUTED if they are several."""
+        found = [each for version in sorted(self._servables) for each in self._servables[version].contents]
+        return (ROUTED, *found) if len(self._servables) > 1 else tuple(found)
 
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`: refuse a request that every version refuses."""

@@ -36,6 +36,7 @@ from gateway.serving.engine.cost import Cost
 from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
+from gateway.serving.engine.split import ROUTED
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.golden import check_golden
@@ -76,15 +77,20 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
 async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: ModelTarget | None) -> None:
     """Run a pipeline's golden set. If it fails, `old` of the same contents refuses requests: it would fail, too.
 
+    Nothing is decided if a model changed meanwhile, or if one of several versions under a route may have failed.
     Raises VariantError, ConfigurationError, OSError.
     """
     contents = target.contents
     try:
         target.proof = await check_golden(target, golden, folder)
     except VariantError as error:
+        if ROUTED in (*contents, *target.contents):
+            raise VariantError(f"{error}, with several versions of a model under a route", transient=True) from error
         if isinstance(old, PipelineTarget) and old.contents == contents and not error.transient:
-            old.failure = str(error)
+            old.failure, old.failed = str(error), contents
         raise
+    if target.contents != contents:
+        raise VariantError("a model was replaced while its golden set ran", transient=True)
     target.proven = contents
 
 
@@ -174,8 +180,10 @@ class PipelineTarget:
         self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
-        self.proven, self.proof, self.failure = tuple[str, ...](), "", ""
-        """Contents that reached its golden set, and how; how others did not, so that requests are refused."""
+        self.proven, self.proof = tuple[str, ...](), ""
+        """Contents that reached its golden set, and how."""
+        self.failed, self.failure = tuple[str, ...](), ""
+        """Contents that did not reach it, and why; requests are refused as long as they serve."""
 
     @property
     def placement(self) -> Placement:
@@ -212,8 +220,8 @@ class PipelineTarget:
 
     @property
     def refusal(self) -> str:
-        """Implement `ModelTarget.refusal`: why its golden set failed, until its models are again those that passed."""
-        return self.failure if self.failure and self.contents != self.proven else ""
+        """Implement `ModelTarget.refusal`: why its golden set failed with what serves now."""
+        return self.failure if self.failure and self.contents == self.failed else ""
 
     @property
     def contents(self) -> tuple[str, ...]:
@@ -461,7 +469,7 @@ class PipelineTarget:
 
         A step with a fallback needs no model.
         """
-        if self.failure and (words := self.refusal):
+        if words := self.refusal:
             raise self._away(f"a model was replaced: {words}")
         if all(self._fits(run) for run in self._plan.models):
             return self._plan

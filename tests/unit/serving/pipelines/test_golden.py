@@ -14,7 +14,7 @@ from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
 from gateway.common.domain.tensor import Tensors
-from gateway.serving.pipelines import golden
+from gateway.serving.pipelines import golden, target
 from tests.simulators.engine_rig import release, variant
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import NAME, PipelineRig, detector, spec
@@ -240,6 +240,54 @@ async def test_another_manifest_of_the_same_file_and_another_gallery_of_an_inner
     await rig.begin()
     assert not rig.reason()
     assert "failed its golden set" in rig.reason("outer")
+
+
+@pytest.mark.asyncio
+async def test_a_version_under_a_route_does_not_refuse_the_pipeline(tmp_path: Path) -> None:
+    text = CHAIN.replace("[output]", '[[step]]\nname = "t"\nmodel = "n"\nof = "s.y"\n[output]')
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.model("n", lambda of: {"y": of["x"]}, (spec("x", 4),), (spec("y", 4),))
+    arrays = {"input_x": X, **{f"output_{name}": array for name, array in EXPECTED.items()}}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert not rig.reason()
+    add(rig, 50, "d2")
+    await rig.stage(replace(rig.manifests["m"], version="2"), "d2")
+    add(rig, 1, "d1")
+    rig.repository.route("m", {"1": 60, "2": 40}, lease_s=60)
+    rig.digests["n"] = "d2"
+    await rig.begin()
+    assert "is undecided with the models that serve now: failed its golden set" in rig.reason()
+    assert "under a route" in rig.reason()
+    await rig.ask({"x": X}, "y")
+    rig.repository.route("m", {"2": 100}, lease_s=60)
+    await rig.begin()
+    assert "is refused with the models that serve now: failed its golden set" in rig.reason()
+    rig.repository.route("m", {"1": 100}, shadow="2", lease_s=60)
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_models_that_change_while_the_golden_set_runs_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await begun(tmp_path)
+
+    async def checked(*given: Any) -> str:
+        passed = await golden.check_golden(*given)
+        add(rig, 3, "d2")
+        monkeypatch.undo()
+        await rig.begin()
+        return passed
+
+    monkeypatch.setattr(target, "check_golden", checked)
+    with pytest.raises(VariantError, match="a model was replaced while its golden set ran") as caught:
+        await rig.stage_release(replace(rig.pipelines[NAME], digest="p2"))
+    assert caught.value.transient
 
 
 @pytest.mark.asyncio
