@@ -146,6 +146,7 @@ class ModelRepository:
             entry = self._registry.entry(model)
             for version, record in list(entry.records.items()):
                 entry.note(version, replace(record, hangs=0))
+                self._misfits.pop((model, version), None)
             await self._follow(releases, only=model)
             obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
             if any(obstacles):
@@ -351,7 +352,7 @@ class ModelRepository:
                 names = " → ".join(one.name for one in (*ring, ring[0]))
                 for one in ring:
                     self._refuse(one, f"pipelines run each other: {names}; take one of these steps out")
-            tried = list[Release]()
+            tried = list(pipelines)
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])

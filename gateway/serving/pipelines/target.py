@@ -86,7 +86,8 @@ async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: Mode
     except VariantError as error:
         if ROUTED in (*contents, *target.contents):
             raise VariantError(f"{error}, with several versions of a model under a route", transient=True) from error
-        if isinstance(old, PipelineTarget) and old.contents == contents and not error.transient:
+        is_compared = not error.transient and error.__cause__ is None  # else a run failed, which the next may not
+        if is_compared and isinstance(old, PipelineTarget) and old.contents == contents:
             old.failure, old.failed = str(error), contents
         raise
     if target.contents != contents:

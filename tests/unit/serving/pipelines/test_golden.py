@@ -217,6 +217,46 @@ async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) ->
 
 
 @pytest.mark.asyncio
+async def test_a_run_that_fails_decides_nothing(tmp_path: Path) -> None:
+    rig, failures = await begun(tmp_path), [RuntimeError("no memory for a moment")]
+    add(rig, 1, "d2")
+    function = rig.runtime.functions["m"]  # type: ignore[attr-defined]
+
+    def fail_once(of: Tensors) -> Tensors:
+        if failures:
+            raise failures.pop()
+        return function(of)  # type: ignore[no-any-return]
+
+    rig.runtime.functions["m"] = fail_once  # type: ignore[attr-defined]
+    await rig.begin()
+    assert not failures
+    assert "it is undecided with the models that serve now: a run of its golden set failed" in rig.reason()
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_load_asks_the_same_models_again(tmp_path: Path) -> None:
+    rig, plus = await begun(tmp_path), [3.0]
+    rig.model("m", lambda of: {"y": of["x"] + np.float32(plus[0])}, (spec("x", 4),), (spec("y", 4),), digest="d2")
+    await rig.begin()
+    rig.disk[NAME] = (rig.pipelines[NAME],)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="failed to load 'chain': failed its golden set"):
+            await rig.repository.load(NAME)
+        with pytest.raises(RequestError, match="a model was replaced"):
+            await rig.ask({"x": X}, "y")
+    plus[0] = 1.0
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    await rig.repository.load(NAME)
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
 async def test_another_manifest_of_the_same_file_and_another_gallery_of_an_inner_pipeline_are_noticed(
     tmp_path: Path,
 ) -> None:
