@@ -163,7 +163,7 @@ class Servable:
 
     @property
     def refusal(self) -> str:
-        """Implement `ModelTarget.refusal`: admission control decides for each request."""
+        """Implement `RequestTarget.refusal`: admission control decides for each request."""
         return ""
 
     def close_batches(self) -> None:

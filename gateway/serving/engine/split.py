@@ -51,6 +51,11 @@ class Split:
         found = [each for version in sorted(self._servables) for each in self._servables[version].contents]
         return (ROUTED, *found) if len(self._servables) > 1 else tuple(found)
 
+    @property
+    def refusal(self) -> str:
+        """Implement `RequestTarget.refusal`: "" unless every version refuses."""
+        return min(each.refusal for each in self._servables.values())
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`: refuse a request that every version refuses."""
         refusal: RequestError | None = None

@@ -42,6 +42,10 @@ class RequestTarget(Protocol):
     def contents(self) -> tuple[str, ...]:
         """Return the digests of the releases that answer, with those of what they run; "" where one is absent."""
 
+    @property
+    def refusal(self) -> str:
+        """Return why it refuses all requests with the models that serve now, or ""."""
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 
@@ -84,10 +88,6 @@ class ModelTarget(RequestTarget, Protocol):
     @property
     def fits(self) -> bool:
         """Return False for a pipeline that must be opened again, for the models that serve now."""
-
-    @property
-    def refusal(self) -> str:
-        """Return why it refuses all requests with the models that serve now, or ""."""
 
     @property
     def used_ns(self) -> int:

@@ -221,7 +221,7 @@ class PipelineTarget:
 
     @property
     def refusal(self) -> str:
-        """Implement `ModelTarget.refusal`: why its golden set failed with what serves now."""
+        """Implement `RequestTarget.refusal`: why its golden set failed with what serves now."""
         return self.failure if self.failure and self.contents == self.failed else ""
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
+from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Tensors
 from gateway.serving.pipelines import golden, target
 from tests.simulators.engine_rig import release, variant
@@ -214,6 +216,37 @@ async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) ->
     await rig.begin()
     assert "failed its golden set" in rig.reason("outer")
     assert not rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_that_refuses_requests_is_not_ready(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    rig.engine.settled = True
+    assert rig.engine.ready(NAME)
+    add(rig, 3, "d2")
+    await rig.begin()
+    assert [entry.state for entry in rig.repository.index()] == ["UNAVAILABLE", "READY"]
+    assert [one.state for one in rig.repository.standings()] == ["UNAVAILABLE", "READY"]
+    assert not rig.engine.ready(NAME)
+    assert not rig.engine.ready(NAME, "1")
+    assert rig.engine.ready("m")
+    assert rig.engine.ready()
+    (tmp_path / "2").mkdir()
+    await rig.repository.stage(NAME, "2", partial(another_version, tmp_path / "2"))
+    rig.repository.route(NAME, {"1": 50, "2": 50}, lease_s=60)
+    assert rig.engine.ready(NAME)  # one of the versions answers
+    add(rig, 1, "d3")
+    await rig.begin()
+    assert rig.engine.ready(NAME, "1")
+    assert not rig.reason()
+    assert {entry.state for entry in rig.repository.index()} == {"READY"}
+
+
+async def another_version(folder: Path) -> Release:
+    """Return another version of the pipeline, which expects x + 3."""
+    text = with_golden(CHAIN, folder, input_x=X, output_y=X + 3, output_word=np.array([b"big"] * 10))
+    declared = read_pipeline(f'schema = 1\nname = "{NAME}"\nversion = "2"\n{text}', "pipeline.toml")
+    return Release(NAME, "2", folder, "v2", pipeline=declared, signed=True)
 
 
 @pytest.mark.asyncio
