@@ -191,8 +191,9 @@ class PipelineTarget:
         """Return that it is a pipeline, and of which models."""
         named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
         rows = self.rows_of(self.manifest)
-        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", self.proof)))
-        level, declared = LEVELS[-1] if self.proof else "", self._pipeline
+        proof = self.proof if self.contents == self.proven else ""
+        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", proof)))
+        level, declared = LEVELS[-1] if proof else "", self._pipeline
         return Placement(RUNTIME, RUNTIME, "", "", reason, rows, self._signed, level, pipeline=declared)
 
     @property

@@ -250,6 +250,35 @@ async def another_version(folder: Path) -> Release:
 
 
 @pytest.mark.asyncio
+async def test_the_level_is_proven_only_with_the_models_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await begun(tmp_path)
+    levels = list[tuple[str, bool]]()
+
+    def placed() -> tuple[str, bool]:
+        placement = rig.target().placement
+        return placement.level, "passed its golden set" in placement.reason
+
+    async def checked(*given: Any) -> str:
+        levels.append(placed())
+        return await golden.check_golden(*given)
+
+    monkeypatch.setattr(target, "check_golden", checked)
+    monkeypatch.setattr(golden, "LIMIT_S", 0.0)
+    assert placed() == ("proven", True)
+    add(rig, 3, "d2")
+    await rig.begin()
+    assert placed() == ("", False)
+    assert levels == [("", False)]
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 3)  # undecided: it answers
+    assert not rig.target().refusal
+    monkeypatch.undo()
+    await rig.begin()
+    assert rig.target().refusal.startswith("failed its golden set")
+
+
+@pytest.mark.asyncio
 async def test_a_run_that_fails_decides_nothing(tmp_path: Path) -> None:
     rig, failures = await begun(tmp_path), [RuntimeError("no memory for a moment")]
     add(rig, 1, "d2")
