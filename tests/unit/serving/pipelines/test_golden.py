@@ -300,6 +300,40 @@ async def test_a_run_that_fails_decides_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_only_a_failed_comparison_refuses_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 1, "d2")
+
+    async def refused(*_: Any) -> str:
+        raise VariantError("a run failed") from RequestError(Fault.INVALID, "refused")
+
+    async def late(*_: Any) -> str:
+        raise VariantError("its fallback answered", transient=True)
+
+    monkeypatch.setattr(target, "check_golden", refused if is_refused else late)
+    await rig.begin()
+    assert ("refused with the models" if is_refused else "undecided with the models") in rig.reason()
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    monkeypatch.undo()
+    await rig.begin()  # it runs again
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_another_release_that_fails_leaves_the_refusal(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 3, "d2")
+    await rig.begin()
+    with pytest.raises(VariantError, match="failed its golden set"):
+        await rig.stage_release(replace(rig.pipelines[NAME], digest="p2"))
+    with pytest.raises(RequestError, match="a model was replaced: failed its golden set"):
+        await rig.ask({"x": X}, "y")
+
+
+@pytest.mark.asyncio
 async def test_load_asks_the_same_models_again(tmp_path: Path) -> None:
     rig, plus = await begun(tmp_path), [3.0]
     rig.model("m", lambda of: {"y": of["x"] + np.float32(plus[0])}, (spec("x", 4),), (spec("y", 4),), digest="d2")
