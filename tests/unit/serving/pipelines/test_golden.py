@@ -405,6 +405,8 @@ async def test_a_version_under_a_route_does_not_refuse_the_pipeline(tmp_path: Pa
     await rig.begin()
     assert not rig.reason()
     assert rig.target().placement.level == "proven"
+    rig.repository.route("m", {"1": 100}, lease_s=60)  # a shadow answers nobody
+    assert rig.target().placement.level == "proven"
 
 
 @pytest.mark.asyncio
