@@ -329,6 +329,8 @@ async def test_another_release_that_fails_leaves_the_refusal(tmp_path: Path) -> 
     await rig.begin()
     with pytest.raises(VariantError, match="failed its golden set"):
         await rig.stage_release(replace(rig.pipelines[NAME], digest="p2"))
+    with pytest.raises(VariantError, match="failed its golden set"):  # nor is it there already
+        await rig.stage_release(rig.pipelines[NAME])
     with pytest.raises(RequestError, match="a model was replaced: failed its golden set"):
         await rig.ask({"x": X}, "y")
 
