@@ -102,15 +102,15 @@ class Engine:
     def ready(self, model: str = "", version: str = "") -> bool:
         """Implement `Inference.ready`."""
         if not model:
-            serving = any(record.serving for record in self._registry.records())
+            held = [record.serving for record in self._registry.records() if record.serving]
+            serving = not all(each.target.refusal for each in held)
             listed = bool(self._registry.listed())
             ready = server_ready(self.ready_when, settled=self.settled, listed=listed, serving=serving)
             return ready and not self.draining
         try:
-            self._registry.find(model, version)
+            return not self._registry.find(model, version).refusal
         except RequestError:
             return False
-        return True
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
         """Implement `Statistics.statistics`: `queued` is the number that waits now; staged versions are included."""

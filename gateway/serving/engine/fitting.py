@@ -62,6 +62,7 @@ class Fitting:
             parts = ServableParts(
                 manifest=manifest,
                 declared=opened.manifest,
+                contents=(opened.release.digest,),
                 placement=self._placement(opened.release, opened.manifest, opened.candidate),
                 session=opened.session,
                 interpreter=interpreter,

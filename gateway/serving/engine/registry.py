@@ -287,7 +287,8 @@ def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:
             record.serves(retry.release) if retry else bool(reason) and not held.target.fits
         )
         words = f"it is {kind} with the models that serve now" if is_same else f"a newer file is {kind}"
-        return IndexEntry(name, version, "READY", record.reason and f"{words}: {record.reason}")
+        state = "UNAVAILABLE" if held is not None and held.target.refusal else "READY"
+        return IndexEntry(name, version, state, record.reason and f"{words}: {record.reason}")
     return IndexEntry(name, version, "LOADING" if record.is_loading else "UNAVAILABLE", reason)
 
 

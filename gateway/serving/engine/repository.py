@@ -146,6 +146,7 @@ class ModelRepository:
             entry = self._registry.entry(model)
             for version, record in list(entry.records.items()):
                 entry.note(version, replace(record, hangs=0))
+                self._misfits.pop((model, version), None)
             await self._follow(releases, only=model)
             obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
             if any(obstacles):
@@ -351,7 +352,7 @@ class ModelRepository:
                 names = " → ".join(one.name for one in (*ring, ring[0]))
                 for one in ring:
                     self._refuse(one, f"pipelines run each other: {names}; take one of these steps out")
-            tried = list[Release]()
+            tried = list(pipelines)
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])
@@ -427,10 +428,14 @@ class ModelRepository:
         """Serve a release, or record why it does not serve."""
         entry, version = self._registry.entry(release.name), release.version
         record = entry.record(version)
-        if record.serving is not None and record.serves(release) and record.serving.target.fits:
+        held = record.serving if record.serves(release) else None
+        if held is not None and held.target.fits:
             self._misfits.pop((release.name, version), None)
             entry.attempt(version, Attempt.NONE)
-            self._serve(record.serving, committed=release.signed)
+            self._serve(held, committed=release.signed)
+            return
+        if held is not None and held.target.refusal and (release.name, version) in self._misfits:
+            self._refuse(release, held.target.refusal)  # the same models are not asked again
             return
         if record.attempt is not Attempt.WAITING:  # a pipeline that does not fit its models any more
             entry.attempt(version, Attempt.WAITING)

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
 class ServableParts:
     """Parts of one version: its session, what callers see of it, and what its runs cost.
 
-    `declared` is the manifest as it was tried; `manifest` is the part that callers see. `threads`: processor threads
+    `declared` is the manifest as it was tried; `manifest` is the part that callers see. `contents`: digest of its
+    release. `threads`: processor threads
     that a run takes. `runs`: runs that take place at a time.
     """
 
     manifest: ModelManifest
     declared: ModelManifest
+    contents: tuple[str, ...]
     placement: Placement
     session: Session
     interpreter: Interpreter | None
@@ -71,6 +73,7 @@ class Servable:
         manifest, cost, settings, publish = parts.manifest, parts.cost, context.settings, context.publish
         name, version, variant = manifest.name, manifest.version, parts.placement.variant
         self.manifest, self.declared, self.parallel = manifest, parts.declared, (parts.threads, parts.runs)
+        self.contents = parts.contents
         self.statistics = statistics or ServableStatistics(name, version)
         self.state, self.used_ns = ServableState.START, time.monotonic_ns()
         self.comparing, self._context, self._batch_pass = context.comparing, context, context.batch_pass
@@ -157,6 +160,11 @@ class Servable:
     def fits(self) -> bool:
         """Return True: it needs no other model."""
         return True
+
+    @property
+    def refusal(self) -> str:
+        """Implement `RequestTarget.refusal`: admission control decides for each request."""
+        return ""
 
     def close_batches(self) -> None:
         """Submit again the requests that collect as bytes: another target may answer them now."""

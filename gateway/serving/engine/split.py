@@ -27,6 +27,9 @@ from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.frame import Frame
 
+ROUTED = "routed"
+"""Mark among the contents of versions that take turns."""
+
 
 class Split:
     """Versions of a model that take `turns`. `shadow`, if there is one, gets requests that another version answered.
@@ -41,6 +44,17 @@ class Split:
         self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
         self._servables, self._turns = servables, turns
         self._shadow = None if shadow is None else Shadow(shadow)
+
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Implement `RequestTarget.contents`: those of each version, after ROUTED if they are several."""
+        found = [each for version in sorted(self._servables) for each in self._servables[version].contents]
+        return (ROUTED, *found) if len(self._servables) > 1 else tuple(found)
+
+    @property
+    def refusal(self) -> str:
+        """Implement `RequestTarget.refusal`: "" unless every version refuses."""
+        return min(each.refusal for each in self._servables.values())
 
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`: refuse a request that every version refuses."""

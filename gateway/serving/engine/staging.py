@@ -91,6 +91,8 @@ class Staging:
 
     async def _stage(self, release: Release, load: object) -> Loaded:
         if (there := self._served(release) or self.staged(release)) is not None:
+            if there.refusal:
+                raise VariantError(there.refusal)
             return self._earlier_result(there)
         if (unwanted := self._unwanted(release, load)) is not None:
             raise unwanted

@@ -38,6 +38,14 @@ class RequestTarget(Protocol):
     def statistics(self) -> ServableStatistics:
         """Return the counters of requests that are refused before a version is chosen."""
 
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Return the digests of the releases that answer, with those of what they run; "" where one is absent."""
+
+    @property
+    def refusal(self) -> str:
+        """Return why it refuses all requests with the models that serve now, or ""."""
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 

@@ -30,7 +30,7 @@ ROWS = 8
 """Most rows of one of its requests: those of others run in between."""
 LIMIT_S = 60.0
 """Longest time for all rows, as of a trial by default."""
-PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED})
+PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED, Fault.INTERNAL})
 """Refusals that say nothing about a pipeline: it is tried again."""
 
 
@@ -45,7 +45,7 @@ async def check_golden(target: RequestTarget, golden: Golden, folder: Path) -> s
         answers = await golden_answers(manifest, target.submit, expected.inputs, target.rows_together(0))
     except RequestError as error:
         words = f"a run of its golden set failed: {error.message}"
-        raise VariantError(words, transient=error.fault in PASSING) from error
+        raise VariantError(words, transient=error.in_run or error.fault in PASSING) from error
     wanted = dict(expected.outputs)
     for spec in manifest.outputs:
         wanted[spec.name], answers[spec.name] = leveled((wanted[spec.name], answers[spec.name]), spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import zipfile
 from collections import Counter
@@ -35,6 +36,7 @@ from gateway.serving.engine.cost import Cost
 from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
+from gateway.serving.engine.split import ROUTED
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.golden import check_golden
@@ -59,7 +61,8 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
         raise VariantError("is no pipeline")
     galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
     try:
-        target = PipelineTarget(pipeline, find, galleries.__getitem__, context, signed=release.signed)
+        own = (release.digest, *[await asyncio.to_thread(gallery_digest, *each) for each in galleries.values()])
+        target = PipelineTarget(pipeline, find, galleries.__getitem__, context, own=own, signed=release.signed)
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
@@ -72,21 +75,24 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
 
 
 async def _check(target: PipelineTarget, golden: Golden, folder: Path, old: ModelTarget | None) -> None:
-    """Run a pipeline's golden set, once for the same models. If it fails, `old` of the same document is refused, too.
+    """Run a pipeline's golden set. If it fails, `old` of the same contents refuses requests: it would fail, too.
 
+    Nothing is decided if a model changed meanwhile, or if one of several versions under a route may have failed.
     Raises VariantError, ConfigurationError, OSError.
     """
-    declared = target.placement.pipeline
-    same = old if isinstance(old, PipelineTarget) and old.placement.pipeline == declared else target
-    target.contents = target.models_now()
-    if same.refusal and same.contents == target.contents:
-        raise VariantError(same.refusal)
+    contents = target.contents
     try:
         target.proof = await check_golden(target, golden, folder)
     except VariantError as error:
-        if not error.transient:
-            same.refusal, same.contents = str(error), target.contents
+        if ROUTED in (*contents, *target.contents):
+            raise VariantError(f"{error}, with several versions of a model under a route", transient=True) from error
+        is_compared = not error.transient and error.__cause__ is None  # else a run failed, which the next may not
+        if is_compared and isinstance(old, PipelineTarget) and old.contents == contents:
+            old.failure, old.failed = str(error), contents
         raise
+    if target.contents != contents:
+        raise VariantError("a model was replaced while its golden set ran", transient=True)
+    target.proven = contents
 
 
 def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
@@ -111,6 +117,11 @@ def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
     return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
+
+
+def gallery_digest(vectors: Array, labels: Sequence[bytes]) -> str:
+    """Return a digest of what was read of a gallery: its file may be another one since its release was found."""
+    return hashlib.sha256(np.ascontiguousarray(vectors).tobytes() + b"\0".join(labels)).hexdigest()
 
 
 def _arrays_of(file: Path) -> tuple[Array, Array]:
@@ -147,9 +158,10 @@ class PipelineTarget:
         gallery: Gallery,
         context: EngineContext,
         *,
+        own: tuple[str, ...],
         signed: bool = False,
     ) -> None:
-        self._pipeline, self.find, self._gallery, self._context = pipeline, find, gallery, context
+        self._pipeline, self.find, self._gallery, self._context, self._own = pipeline, find, gallery, context, own
         self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
         self._misfit: tuple[list[ModelManifest], str] = [], ""
         """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
@@ -169,16 +181,19 @@ class PipelineTarget:
         self._lingering = set[Future[Any]]()
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
-        self.contents, self.proof, self.refusal = tuple[object, ...](), "", ""
-        """Models with which its golden set was run, and how it passed, or why requests are refused since it failed."""
+        self.proven, self.proof = tuple[str, ...](), ""
+        """Contents that reached its golden set, and how."""
+        self.failed, self.failure = tuple[str, ...](), ""
+        """Contents that did not reach it, and why; requests are refused as long as they serve."""
 
     @property
     def placement(self) -> Placement:
         """Return that it is a pipeline, and of which models."""
         named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
         rows = self.rows_of(self.manifest)
-        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", self.proof)))
-        level, declared = LEVELS[-1] if self.proof else "", self._pipeline
+        proof = self.proof if self.contents == self.proven else ""
+        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", proof)))
+        level, declared = LEVELS[-1] if proof else "", self._pipeline
         return Placement(RUNTIME, RUNTIME, "", "", reason, rows, self._signed, level, pipeline=declared)
 
     @property
@@ -198,20 +213,27 @@ class PipelineTarget:
         One with a golden set is opened again for other models, and runs it.
         """
         try:
-            if self.refusal or (self._pipeline.golden and self.models_now() != self.contents):
+            if self._pipeline.golden and "" not in (now := self.contents) and now != self.proven:
                 return False
             self._current()
         except RequestError as error:
             return not isinstance(error.__cause__, ConfigurationError)
         return True
 
-    def models_now(self) -> tuple[object, ...]:
-        """Return versions and files of the models that it runs now, also by other pipelines. Raises RequestError."""
-        found = list[object]()
+    @property
+    def refusal(self) -> str:
+        """Implement `RequestTarget.refusal`: why its golden set failed with what serves now."""
+        return self.failure if self.failure and self.contents == self.failed else ""
+
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Implement `RequestTarget.contents`: of its release and galleries, and of the models that it runs now."""
+        found = list(self._own)
         for named in self.models:
-            target = self.find(*named)
-            inner = isinstance(target, PipelineTarget) and (target._pipeline.text, target.models_now())
-            found.append((target.manifest.version, [each.content for each in target.manifest.variants], inner))
+            try:
+                found += self.find(*named).contents
+            except RequestError:
+                found.append("")
         return tuple(found)
 
     def rows_of(self, manifest: ModelManifest) -> int:
@@ -449,8 +471,8 @@ class PipelineTarget:
 
         A step with a fallback needs no model.
         """
-        if self.refusal:
-            raise self._away(f"a model was replaced: {self.refusal}")
+        if words := self.refusal:
+            raise self._away(f"a model was replaced: {words}")
         if all(self._fits(run) for run in self._plan.models):
             return self._plan
         try:

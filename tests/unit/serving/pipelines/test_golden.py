@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
+from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Tensors
-from gateway.serving.pipelines import golden
-from tests.simulators.engine_rig import variant
+from gateway.serving.pipelines import golden, target
+from tests.simulators.engine_rig import release, variant
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import NAME, PipelineRig, detector, spec
 
@@ -155,6 +157,50 @@ async def test_another_version_of_a_model_is_checked_and_refused_until_it_fits(t
     np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
 
 
+NEAREST = f"""{CHAIN[: CHAIN.index("[output]")]}[[step]]
+name = "g"
+match = "g.npz"
+of = "s.y"
+[output]
+label = "g.label"
+"""
+
+
+def gallery(folder: Path, labels: str) -> None:
+    """Write a gallery of the unit vectors."""
+    np.savez(folder / "g.npz", vectors=np.eye(4, dtype=np.float32), labels=np.array(list(labels)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_staged", [False, True])
+async def test_a_release_that_fails_does_not_end_the_one_that_serves(tmp_path: Path, *, is_staged: bool) -> None:
+    rig, x = PipelineRig(), np.eye(4, dtype=np.float32)
+    add(rig, 0, "d1")
+    gallery(tmp_path, "abcd")
+    text = with_golden(NEAREST, tmp_path, input_x=x, output_label=np.array([b"a", b"b", b"c", b"d"]))
+    rig.pipeline(text, folder=tmp_path)
+    await rig.begin()
+    assert not rig.reason()
+    for digest in ("p2", "p3"):  # the same document with other galleries
+        gallery(tmp_path, "bacd")
+        other = replace(rig.pipelines[NAME], digest=digest)
+        if is_staged:
+            with pytest.raises(VariantError, match="failed its golden set"):
+                await rig.stage_release(other)
+        else:
+            await rig.repository.synchronise([release(rig.manifests["m"]), other])
+            assert rig.reason().startswith("a newer file is refused: failed its golden set")
+        assert (await rig.ask({"x": x}, "label"))["label"].tolist() == [b"a", b"b", b"c", b"d"]
+    add(rig, 0, "d2")  # it is opened again, with what its folder holds now: that is not what serves
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    assert (await rig.ask({"x": x}, "label"))["label"].tolist() == [b"a", b"b", b"c", b"d"]
+    gallery(tmp_path, "abcd")
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
+
+
 @pytest.mark.asyncio
 async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) -> None:
     rig = await begun(tmp_path)
@@ -170,6 +216,218 @@ async def test_a_model_that_an_inner_pipeline_runs_is_noticed(tmp_path: Path) ->
     await rig.begin()
     assert "failed its golden set" in rig.reason("outer")
     assert not rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_that_refuses_requests_is_not_ready(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    rig.engine.settled = True
+    assert rig.engine.ready(NAME)
+    add(rig, 3, "d2")
+    await rig.begin()
+    assert [entry.state for entry in rig.repository.index()] == ["UNAVAILABLE", "READY"]
+    assert [one.state for one in rig.repository.standings()] == ["UNAVAILABLE", "READY"]
+    assert not rig.engine.ready(NAME)
+    assert not rig.engine.ready(NAME, "1")
+    assert rig.engine.ready("m")
+    assert rig.engine.ready()
+    (tmp_path / "2").mkdir()
+    await rig.repository.stage(NAME, "2", partial(another_version, tmp_path / "2"))
+    rig.repository.route(NAME, {"1": 50, "2": 50}, lease_s=60)
+    assert rig.engine.ready(NAME)  # one of the versions answers
+    add(rig, 1, "d3")
+    await rig.begin()
+    assert rig.engine.ready(NAME, "1")
+    assert not rig.reason()
+    assert {entry.state for entry in rig.repository.index()} == {"READY"}
+
+
+async def another_version(folder: Path) -> Release:
+    """Return another version of the pipeline, which expects x + 3."""
+    text = with_golden(CHAIN, folder, input_x=X, output_y=X + 3, output_word=np.array([b"big"] * 10))
+    declared = read_pipeline(f'schema = 1\nname = "{NAME}"\nversion = "2"\n{text}', "pipeline.toml")
+    return Release(NAME, "2", folder, "v2", pipeline=declared, signed=True)
+
+
+@pytest.mark.asyncio
+async def test_the_level_is_proven_only_with_the_models_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await begun(tmp_path)
+    levels = list[tuple[str, bool]]()
+
+    def placed() -> tuple[str, bool]:
+        placement = rig.target().placement
+        return placement.level, "passed its golden set" in placement.reason
+
+    async def checked(*given: Any) -> str:
+        levels.append(placed())
+        return await golden.check_golden(*given)
+
+    monkeypatch.setattr(target, "check_golden", checked)
+    monkeypatch.setattr(golden, "LIMIT_S", 0.0)
+    assert placed() == ("proven", True)
+    add(rig, 3, "d2")
+    await rig.begin()
+    assert placed() == ("", False)
+    assert levels == [("", False)]
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 3)  # undecided: it answers
+    assert not rig.target().refusal
+    monkeypatch.undo()
+    await rig.begin()
+    assert rig.target().refusal.startswith("failed its golden set")
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_fails_decides_nothing(tmp_path: Path) -> None:
+    rig, failures = await begun(tmp_path), [RuntimeError("no memory for a moment")]
+    add(rig, 1, "d2")
+    function = rig.runtime.functions["m"]  # type: ignore[attr-defined]
+
+    def fail_once(of: Tensors) -> Tensors:
+        if failures:
+            raise failures.pop()
+        return function(of)  # type: ignore[no-any-return]
+
+    rig.runtime.functions["m"] = fail_once  # type: ignore[attr-defined]
+    await rig.begin()
+    assert not failures
+    assert "it is undecided with the models that serve now: a run of its golden set failed" in rig.reason()
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_only_a_failed_comparison_refuses_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 1, "d2")
+
+    async def refused(*_: Any) -> str:
+        raise VariantError("a run failed") from RequestError(Fault.INVALID, "refused")
+
+    async def late(*_: Any) -> str:
+        raise VariantError("its fallback answered", transient=True)
+
+    monkeypatch.setattr(target, "check_golden", refused if is_refused else late)
+    await rig.begin()
+    assert ("refused with the models" if is_refused else "undecided with the models") in rig.reason()
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    monkeypatch.undo()
+    await rig.begin()  # it runs again
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_another_release_that_fails_leaves_the_refusal(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 3, "d2")
+    await rig.begin()
+    with pytest.raises(VariantError, match="failed its golden set"):
+        await rig.stage_release(replace(rig.pipelines[NAME], digest="p2"))
+    with pytest.raises(VariantError, match="failed its golden set"):  # nor is it there already
+        await rig.stage_release(rig.pipelines[NAME])
+    with pytest.raises(RequestError, match="a model was replaced: failed its golden set"):
+        await rig.ask({"x": X}, "y")
+
+
+@pytest.mark.asyncio
+async def test_load_asks_the_same_models_again(tmp_path: Path) -> None:
+    rig, plus = await begun(tmp_path), [3.0]
+    rig.model("m", lambda of: {"y": of["x"] + np.float32(plus[0])}, (spec("x", 4),), (spec("y", 4),), digest="d2")
+    await rig.begin()
+    rig.disk[NAME] = (rig.pipelines[NAME],)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="failed to load 'chain': failed its golden set"):
+            await rig.repository.load(NAME)
+        with pytest.raises(RequestError, match="a model was replaced"):
+            await rig.ask({"x": X}, "y")
+    plus[0] = 1.0
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    await rig.repository.load(NAME)
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_another_manifest_of_the_same_file_and_another_gallery_of_an_inner_pipeline_are_noticed(
+    tmp_path: Path,
+) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 2, "d1")
+    rig.digests["m"] = "d1 with another manifest"
+    await rig.begin()
+    assert "failed its golden set" in rig.reason()
+    rig, x, folder = PipelineRig(), np.eye(4, dtype=np.float32), tmp_path / "outer"
+    folder.mkdir()
+    add(rig, 0, "d1")
+    gallery(tmp_path, "abcd")
+    outer = '[input]\nx = "FP32[4]"\n[[step]]\nname = "s"\nmodel = "chain"\nof = "x"\n[output]\ny = "s.label"\n'
+    rig.pipeline(NEAREST, folder=tmp_path)
+    golden_set = with_golden(outer, folder, input_x=x, output_y=np.array([b"a", b"b", b"c", b"d"]))
+    rig.pipeline(golden_set, "outer", folder=folder)
+    await rig.begin()
+    assert not rig.reason("outer")
+    gallery(tmp_path, "bacd")
+    rig.pipeline(NEAREST, folder=tmp_path, digest="p2")
+    await rig.begin()
+    assert not rig.reason()
+    assert "failed its golden set" in rig.reason("outer")
+
+
+@pytest.mark.asyncio
+async def test_a_version_under_a_route_does_not_refuse_the_pipeline(tmp_path: Path) -> None:
+    text = CHAIN.replace("[output]", '[[step]]\nname = "t"\nmodel = "n"\nof = "s.y"\n[output]')
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.model("n", lambda of: {"y": of["x"]}, (spec("x", 4),), (spec("y", 4),))
+    arrays = {"input_x": X, **{f"output_{name}": array for name, array in EXPECTED.items()}}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert not rig.reason()
+    add(rig, 50, "d2")
+    await rig.stage(replace(rig.manifests["m"], version="2"), "d2")
+    add(rig, 1, "d1")
+    rig.repository.route("m", {"1": 60, "2": 40}, lease_s=60)
+    rig.digests["n"] = "d2"
+    await rig.begin()
+    assert "is undecided with the models that serve now: failed its golden set" in rig.reason()
+    assert "under a route" in rig.reason()
+    await rig.ask({"x": X}, "y")
+    rig.repository.route("m", {"2": 100}, lease_s=60)
+    await rig.begin()
+    assert "is refused with the models that serve now: failed its golden set" in rig.reason()
+    rig.repository.route("m", {"1": 100}, shadow="2", lease_s=60)
+    np.testing.assert_allclose((await rig.ask({"x": X}, "y"))["y"], X + 1)
+    await rig.begin()
+    assert not rig.reason()
+    assert rig.target().placement.level == "proven"
+    rig.repository.route("m", {"1": 100}, lease_s=60)  # a shadow answers nobody
+    assert rig.target().placement.level == "proven"
+
+
+@pytest.mark.asyncio
+async def test_models_that_change_while_the_golden_set_runs_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await begun(tmp_path)
+
+    async def checked(*given: Any) -> str:
+        passed = await golden.check_golden(*given)
+        add(rig, 3, "d2")
+        monkeypatch.undo()
+        await rig.begin()
+        return passed
+
+    monkeypatch.setattr(target, "check_golden", checked)
+    with pytest.raises(VariantError, match="a model was replaced while its golden set ran") as caught:
+        await rig.stage_release(replace(rig.pipelines[NAME], digest="p2"))
+    assert caught.value.transient
 
 
 @pytest.mark.asyncio
