@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from typing import Literal
@@ -165,3 +166,27 @@ def test_scalars_of_rows_stay_arrays() -> None:
     whole = replace(manifest(), inputs=(spec,), batch=False)
     rows = GoldenSet({"rate": np.array([8000, 16000])}, {})
     assert [(type(part["rate"]), part["rate"].shape) for part in portions(whole, rows, 8)] == [(np.ndarray, ())] * 2
+
+
+@pytest.mark.parametrize("piece", [1, 7, 24])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "i1", "u1", "<i8"])
+def test_pieces_give_what_the_whole_gives(piece: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden, "PIECE", piece)
+    own = np.random.default_rng(piece)
+    expected = (own.normal(size=(4, 6)) * 40).astype(dtype)
+    answer = (expected + own.integers(0, 2, (4, 6)).astype(dtype)).astype(dtype)
+    for one, two in ((expected, answer), (np.asfortranarray(expected), answer), (expected[:, :1], answer[:, :1])):
+        whole = np.abs(two.astype(np.float64) - one.astype(np.float64)).mean()
+        assert golden.mean_difference(one, two) == pytest.approx(whole, rel=1e-12)
+    one, two = expected.reshape(-1, 1).astype(np.float32), answer.reshape(-1, 1).astype(np.float32)
+    assert golden.agreeing(one, two).tolist() == np.isclose(two, one, rtol=1e-2, atol=1e-2).tolist()
+
+
+def test_a_comparison_of_many_values_needs_little_memory() -> None:
+    values = np.zeros((1, 2**24), np.uint8)
+    tracemalloc.start()
+    try:
+        assert golden.mean_difference(values, values + np.uint8(1)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 4 * values.nbytes
+    finally:
+        tracemalloc.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
 from gateway.common.domain.tensor import Tensors
+from gateway.serving.domain.golden import GoldenResult, compare_golden
 from gateway.serving.pipelines import golden
 from tests.simulators.engine_rig import variant
 from tests.simulators.images_made import encoded
@@ -100,8 +103,9 @@ async def test_the_tolerance_decides(tmp_path: Path, plus: float, tolerance: str
     [
         ({"output_y": EXPECTED["y"][:, :3]}, "output 'y' has shape [10, 4], expected [10, 3]"),
         ({"output_y": EXPECTED["y"][:9]}, "output 'y' has shape [10, 4], expected [9, 4]"),
-        ({"input_x": X[:, :3]}, "a run of its golden set failed"),
-        ({"input_x": np.array([b"text"] * 10)}, "failed to open: ValueError"),
+        ({"input_x": X[:, :3]}, "input 'x' of the golden set has shape [10, 3], expected [-1, 4]"),
+        ({"input_x": np.float32(1)}, "input 'x' of the golden set has shape [], expected [-1, 4]"),
+        ({"input_x": np.full((10, 4), b"text")}, "failed to open: ValueError"),
         ({"output_word": EXPECTED["y"]}, "output 'word' has shape [10], expected [10, 4]"),
         ({"output_word": np.array(["small"] * 10)}, "failed its golden set: agreement 0.0000"),
         ({"output_y": np.zeros((10, 0), np.float32)}, "array 'output.y' is empty, so nothing could fail"),
@@ -110,6 +114,76 @@ async def test_the_tolerance_decides(tmp_path: Path, plus: float, tolerance: str
 )
 async def test_wrong_golden_sets_are_refused_with_words(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     assert words in (await begun(tmp_path, **changes)).reason()
+
+
+@pytest.mark.asyncio
+async def test_inputs_of_different_rows_are_refused_at_once(tmp_path: Path) -> None:
+    text = CHAIN.replace("[[step]]", 't = "text"\n[[step]]', 1)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {"input_x": X, "input_t": np.array([b"a"] * 5), "output_y": X + 1, "output_word": EXPECTED["word"]}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await asyncio.wait_for(rig.begin(), 10)
+    assert "the inputs of the golden set differ in their rows: [5, 10]" in rig.reason()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("rows", "words"), [(1, "has more than 1200 bytes; write fewer rows"), (300, "bytes unpacked, at most 1200 are")]
+)
+async def test_large_golden_sets_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, words: str
+) -> None:
+    monkeypatch.setattr(golden, "LIMIT_BYTES", 1200)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {
+        "x": np.zeros((rows, 4), np.float32),
+        "y": np.ones((rows, 4), np.float32),
+        "word": np.array([b"a"] * rows),
+    }
+    noise = {} if rows > 1 else {"more": np.random.default_rng(1).bytes(2000)}
+    named = {f"{'input' if name == 'x' else 'output'}.{name}": array for name, array in arrays.items()} | noise
+    np.savez_compressed(tmp_path / "golden.npz", **named)  # type: ignore[arg-type]
+    content = (tmp_path / "golden.npz").read_bytes()
+    assert (len(content) > 1200) is (rows == 1)
+    digest = hashlib.sha256(content).hexdigest()
+    rig.pipeline(f'{CHAIN}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n', folder=tmp_path)
+    await rig.begin()
+    assert words in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_golden_set_is_read_and_compared_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop stays free: it goes on while a comparison waits for it."""
+    loop, compare, seen = asyncio.get_running_loop(), compare_golden, list[str]()
+
+    def waiting(*arguments: Any) -> GoldenResult:
+        ran = threading.Event()
+        loop.call_soon_threadsafe(ran.set)
+        assert ran.wait(10), "compared on the event loop"
+        seen.append("compared")
+        return compare(*arguments)
+
+    for name in ("read_golden", "stored"):
+        monkeypatch.setattr(golden, name, on_a_thread(getattr(golden, name), seen))
+    monkeypatch.setattr(golden, "compare_golden", waiting)
+    rig = await begun(tmp_path)
+    assert not rig.reason()
+    assert seen[0] == "read_golden"
+    assert seen[-1] == "compared"
+    assert "stored" in seen
+
+
+def on_a_thread(function: Any, seen: list[str]) -> Any:
+    """Return a function that must not be called on the main thread."""
+
+    def called(*arguments: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread(), function
+        seen.append(function.__name__)
+        return function(*arguments)
+
+    return called
 
 
 @pytest.mark.asyncio
