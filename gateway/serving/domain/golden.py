@@ -125,8 +125,13 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
     return array[np.newaxis] if rows else array
 
 
-def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
-    """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs."""
+def compare_golden(
+    golden: GoldenSet, answers: Tensors, tolerance: Tolerance, *, relative: bool = False
+) -> GoldenResult:
+    """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs.
+
+    `relative`: as of `mean_difference`, for outputs of different units, which one tolerance bounds.
+    """
     agreement, mean_abs = 1.0, 0.0
     for name, expected in golden.outputs.items():
         answer = answers[name]
@@ -134,7 +139,7 @@ def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) ->
             reason = f"output {name!r} has shape {list(answer.shape)}, expected {list(expected.shape)}"
             return GoldenResult(False, 0.0, float("inf"), None, reason)
         agreement = min(agreement, (float(np.mean(agreeing(expected, answer))) if expected.size else 1.0))
-        mean_abs = max(mean_abs, mean_difference(expected, answer))
+        mean_abs = max(mean_abs, mean_difference(expected, answer, relative=relative))
     passed = agreement >= tolerance.agreement and mean_abs <= tolerance.mean_abs
     words = (
         f"agreement {agreement:.4f} (at least {tolerance.agreement:g}), "
@@ -220,17 +225,27 @@ def agreeing(expected: Array, answer: Array) -> Array:
     return np.asarray(answer == expected)
 
 
-def mean_difference(expected: Array, answer: Array) -> float:
-    """Return the mean absolute difference.
+def mean_difference(expected: Array, answer: Array, *, relative: bool = False) -> float:
+    """Return the mean absolute difference of finite numbers; if `relative`, divided by their mean if that is above 1.
 
-    It is 0 for datatypes that are not numeric, and infinite if only one of two numbers is finite.
+    It is 0 for datatypes that are not numeric, and infinite if any other numbers differ: places that are NaN in both,
+    or the same infinity, are left out.
     """
     if expected.size == 0 or expected.dtype.kind not in "fiu":
         return 0.0
-    total = 0.0
+    total, weight, count = 0.0, 0.0, 0
     for _, of, to in _pieces(expected, answer):
-        total += float(np.abs(to.astype(np.float64) - of.astype(np.float64)).sum())
-    return total / expected.size if math.isfinite(total) else float("inf")
+        wanted, given = of.astype(np.float64), to.astype(np.float64)
+        finite = np.isfinite(wanted)
+        if not finite.all():
+            if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True):
+                return float("inf")
+            wanted, given = wanted[finite], given[finite]
+        total += float(np.abs(given - wanted).sum())
+        weight += float(np.abs(wanted).sum())
+        count += wanted.size
+    scale = max(1.0, weight / max(1, count)) if relative else 1.0
+    return total / max(1, count) / scale if math.isfinite(total) else float("inf")
 
 
 def _pieces(expected: Array, answer: Array) -> Iterator[tuple[slice, Array, Array]]:

@@ -78,7 +78,7 @@ def judged(
     wanted, found = dict(expected.outputs), dict(answers)
     for spec in manifest.outputs:
         wanted[spec.name], found[spec.name] = leveled((wanted[spec.name], found[spec.name]), spec)
-    return compare_golden(replace(expected, outputs=wanted), found, tolerance)
+    return compare_golden(replace(expected, outputs=wanted), found, tolerance, relative=True)
 
 
 def compared(manifest: ModelManifest) -> ModelManifest:

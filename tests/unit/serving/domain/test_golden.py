@@ -131,6 +131,28 @@ def test_what_is_not_finite_never_passes(bad: float) -> None:
     assert not verdict(one_hot([0, 1]), answer).passed
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("piece", [2, 2**20])
+def test_places_that_are_not_finite_in_both_are_left_out(
+    bad: float, dtype: type, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golden, "PIECE", piece)
+    expected = np.array([[bad], [1], [2], [bad]], dtype)
+    near = np.array([[bad], [1], [2.25], [bad]], dtype)
+    with np.errstate(all="raise"):
+        assert golden.mean_difference(expected, expected) == 0
+        assert golden.mean_difference(expected, near) == 0.125  # of the two that are finite
+        assert golden.mean_difference(expected[:1], expected[:1]) == 0
+        for other in (0, np.nan, np.inf, -np.inf):
+            answer = near.copy()
+            answer[0] = other
+            is_same = bad == other or (np.isnan(bad) and np.isnan(other))
+            assert golden.mean_difference(expected, answer) == (0.125 if is_same else np.inf)
+            assert golden.mean_difference(answer, expected) == (0.125 if is_same else np.inf)
+    assert verdict(expected, expected).passed
+
+
 def test_another_shape_never_passes() -> None:
     got = verdict(one_hot([0, 1]), one_hot([0]))
     assert not got.passed
