@@ -31,7 +31,7 @@ ROWS = 8
 LIMIT_BYTES = 64 * 2**20
 """Largest golden set of a pipeline, also once unpacked: the daemon itself reads and compares it, not a child."""
 LIMIT_S = 60.0
-"""Longest time for all rows, as of a trial by default."""
+"""Longest time of one of its requests: a slow device takes longer for more rows, and a hung model is noticed."""
 PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED})
 """Refusals that say nothing about a pipeline: it is tried again."""
 
@@ -94,12 +94,12 @@ async def golden_answers(
     `submit` is that of a target or of the engine; `most_rows` of one request.
     """
     name, version, loop, parts = manifest.name, manifest.version, asyncio.get_running_loop(), list[InferResponse]()
-    deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
     wanted = tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
     rows = portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows))
     while portion := await asyncio.to_thread(next, rows, None):
         tensors = {spec.name: Tensor(spec.datatype, portion[spec.name]) for spec in manifest.inputs}
         future: asyncio.Future[InferResponse] = loop.create_future()
+        deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
         request = InferRequest(name, tensors, version, "", wanted, deadline_ns, caller="golden set")
         pending = submit(request, Futures(), future)
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,8 @@ from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
 from gateway.common.domain.tensor import Tensors
 from gateway.serving.domain.golden import GoldenResult, compare_golden
+from gateway.serving.domain.infer import InferRequest
+from gateway.serving.domain.ports import Pending
 from gateway.serving.pipelines import golden
 from tests.simulators.engine_rig import variant
 from tests.simulators.images_made import encoded
@@ -221,6 +226,61 @@ async def words_of(x: np.ndarray) -> np.ndarray:
     rig.pipeline(CHAIN)
     await rig.begin()
     return golden.stored((await rig.ask({"x": x}, "word"))["word"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("most", "rows"), [(1024, [8, 8, 4]), (3, [3] * 6 + [2])])
+async def test_its_requests_are_those_of_one_caller_with_few_rows_and_a_deadline_each(
+    most: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.pipeline(CHAIN)
+    await rig.begin()
+    seen, clock_ns = list[InferRequest](), [0]
+    monkeypatch.setattr(golden, "time", SimpleNamespace(monotonic_ns=lambda: clock_ns[0] + time.monotonic_ns()))
+
+    def submit(request: InferRequest, *more: Any) -> Pending:
+        seen.append(request)
+        clock_ns[0] += 10**12
+        return rig.target().submit(request, *more)
+
+    x = np.tile(X, (2, 1))
+    manifest = golden.compared(rig.target().manifest)
+    answers = await golden.golden_answers(manifest, submit, {"x": x}, most)
+    assert answers["y"].tolist() == (x + 1).tolist()
+    assert [len(request.inputs["x"].array) for request in seen] == rows
+    assert {request.caller for request in seen} == {"golden set"}
+    deadlines = [request.deadline_ns or 0 for request in seen]
+    assert all(later - one >= 10**12 for one, later in itertools.pairwise(deadlines))
+    assert {request.model for request in seen} == {NAME}
+
+
+@pytest.mark.asyncio
+async def test_only_a_failed_comparison_is_final(tmp_path: Path) -> None:
+    """Answers of others decide: the version is not tried again, until its models change."""
+    rig = await begun(tmp_path, plus=3)
+    assert "failed its golden set" in rig.reason()
+    assert "undecided" not in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
+    rig = PipelineRig(slow=("m",))
+    add(rig, 1, "d1")
+    rig.pipeline(CHAIN)
+    await rig.begin()
+    gate = rig.session_of("m").gate
+    gate.clear()
+    manifest = golden.compared(rig.target().manifest)
+    check = asyncio.create_task(golden.golden_answers(manifest, rig.target().submit, {"x": X}, 8))
+    while not rig.target().busy:
+        await asyncio.sleep(0)
+    check.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await check
+    assert not rig.target().busy
+    gate.set()
 
 
 @pytest.mark.asyncio
