@@ -198,10 +198,18 @@ def test_a_golden_set_keeps_what_is_not_finite(tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(40, 4)).astype(np.float32)
     x[3, 2] = 0
     np.savez(tmp_path / "x.npz", x=x)
-    json.loads(said("models", "golden", folder, "--calibration", str(tmp_path / "x.npz"), "--json"))
+    toml, command = (
+        Path(folder) / "pipeline.toml",
+        ("models", "golden", folder, "--calibration", str(tmp_path / "x.npz")),
+    )
+    toml.write_text(ONE.replace("[input]", f'golden.file = "g"\ngolden.sha256 = "{"0" * 64}"\n[input]', 1))
+    done = subprocess.run([*COMMAND, *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "write [golden] as a table" in done.stderr) == (2, True), done.stderr
+    toml.write_text(ONE)
+    json.loads(said(*command, "--json"))
     with np.load(Path(folder) / "golden.npz") as made:
         assert np.isnan(made["output.y"]).any()
-    assert "mean_abs = 0.02}" in (Path(folder) / "pipeline.toml").read_text()
+    assert "mean_abs = 0.02}" in toml.read_text()
     state = ("--state", str(tmp_path / "state"))
     assert "passed its golden set: agreement 1.0000" in said("models", "check", folder, *state)
 
