@@ -265,6 +265,20 @@ async def test_only_a_failed_comparison_is_final(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_set_that_no_pipeline_answers_is_final(tmp_path: Path) -> None:
+    rule = '[[step]]\nname = "r"\nrule = { of = "1 / z" }\n[output]\nw = "r.of"'
+    text = CHAIN.replace("[[step]]", 'z = "FP32[]"\n[[step]]', 1).replace("[output]", rule)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {"input_x": X, "input_z": np.zeros(10, np.float32), "output_w": np.ones(10, np.float32)}
+    arrays |= {f"output_{name}": array for name, array in EXPECTED.items()}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert "a run of its golden set failed: pipeline 'chain', step 'r'" in rig.reason()
+    assert "undecided" not in rig.reason()
+
+
+@pytest.mark.asyncio
 async def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
     rig = PipelineRig(slow=("m",))
     add(rig, 1, "d1")
