@@ -132,7 +132,7 @@ class StepStatistics:
 
     @property
     def p50_ns(self) -> int:
-        """Return the median time of the last runs; 0 without any."""
+        """Return the median time of the last runs, of two in the middle the longer one; 0 without any."""
         return sorted(self.recent_ns)[len(self.recent_ns) // 2] if self.recent_ns else 0
 
 

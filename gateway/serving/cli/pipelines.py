@@ -176,7 +176,8 @@ def with_figures(document: Document) -> None:
     for step in document["steps"]:
         if step.get("runs"):
             step |= {"mean_us": step["ns"] / step["runs"] / 1e3, "share": step["ns"] / whole if whole else 0.0}
-            step |= {"p50_us": step["p50_ns"] / 1e3, "cpu_us": step["row_cpu_ns"] * step["rows"] / step["runs"] / 1e3}
+            row_cpu_ns = step.get("row_cpu_ns", 0)  # an older gateway counts neither this nor a median
+            step |= {"p50_us": step.get("p50_ns", 0) / 1e3, "cpu_us": row_cpu_ns * step["rows"] / step["runs"] / 1e3}
 
 
 def write_svg(document: Document, name: str) -> None:

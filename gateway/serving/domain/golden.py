@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GOLDEN_LIMIT_BYTES = 256 * 2**20
 """Largest golden set once unpacked: it must fit into a small device's memory together with the model."""
+PIECE = 2**20
+"""Most values of which copies in float64 are made at a time."""
 
 
 def _broken(*more: type[Exception]) -> tuple[type[Exception], ...]:
@@ -64,10 +66,13 @@ class GoldenResult:
         return f"{word} its golden set: {self.reason}{code}"
 
 
-def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet:
-    """Parse an npz with every input and output of the manifest. Raises ConfigurationError with `file`."""
+def read_golden(content: bytes, manifest: ModelManifest, file: str, limit_bytes: int = 0) -> GoldenSet:
+    """Parse an npz with every input and output of the manifest. Raises ConfigurationError with `file`.
+
+    `limit_bytes`: most bytes once unpacked; 0 is GOLDEN_LIMIT_BYTES.
+    """
     try:
-        arrays = _load(content)
+        arrays = _load(content, limit_bytes or GOLDEN_LIMIT_BYTES)
     except _broken() as error:
         raise ConfigurationError(f"not a golden set (npz without pickles): {error}", file=file) from error
     wanted = [f"input.{s.name}" for s in manifest.inputs] + [f"output.{s.name}" for s in manifest.outputs]
@@ -120,8 +125,13 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
     return array[np.newaxis] if rows else array
 
 
-def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
-    """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs."""
+def compare_golden(
+    golden: GoldenSet, answers: Tensors, tolerance: Tolerance, *, relative: bool = False
+) -> GoldenResult:
+    """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs.
+
+    `relative`: as of `mean_difference`, for outputs of different units, which one tolerance bounds.
+    """
     agreement, mean_abs = 1.0, 0.0
     for name, expected in golden.outputs.items():
         answer = answers[name]
@@ -129,7 +139,7 @@ def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) ->
             reason = f"output {name!r} has shape {list(answer.shape)}, expected {list(expected.shape)}"
             return GoldenResult(False, 0.0, float("inf"), None, reason)
         agreement = min(agreement, (float(np.mean(agreeing(expected, answer))) if expected.size else 1.0))
-        mean_abs = max(mean_abs, mean_difference(expected, answer))
+        mean_abs = max(mean_abs, mean_difference(expected, answer, relative=relative))
     passed = agreement >= tolerance.agreement and mean_abs <= tolerance.mean_abs
     words = (
         f"agreement {agreement:.4f} (at least {tolerance.agreement:g}), "
@@ -145,17 +155,20 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
 
     Raises VariantError for a set without rows.
     """
-    # In the datatype of the manifest: npz stores BYTES as fixed-width strings of bytes.
-    arrays = {spec.name: golden.inputs[spec.name].astype(spec.datatype.dtype, copy=False) for spec in manifest.inputs}
+    # In the datatype of the manifest: npz stores BYTES as fixed-width strings of bytes. Portion by portion: objects of
+    # all rows take many times the memory of the set.
+    dtypes = {spec.name: spec.datatype.dtype for spec in manifest.inputs}
+    arrays = {name: golden.inputs[name] for name in dtypes}
     if is_one_run(manifest, golden):
-        yield arrays
+        yield {name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()}
         return
     rows = len(next(iter(arrays.values())))
     if rows == 0:
         raise VariantError("the golden set has no rows", remedy="write a golden set with at least one row")
     for start in range(0, rows, batch_rows if manifest.batched else 1):
         part = slice(start, start + batch_rows) if manifest.batched else start
-        yield {name: np.asarray(array[part]) for name, array in arrays.items()}  # a scalar stays an array
+        # a scalar stays an array
+        yield {name: np.asarray(array[part]).astype(dtypes[name], copy=False) for name, array in arrays.items()}
 
 
 def is_one_run(manifest: ModelManifest, golden: GoldenSet) -> bool:
@@ -177,13 +190,13 @@ def first_rows(golden: GoldenSet, manifest: ModelManifest, rows: int) -> GoldenS
     return GoldenSet(inputs, outputs)
 
 
-def _load(content: bytes) -> dict[str, Array]:
+def _load(content: bytes, limit_bytes: int) -> dict[str, Array]:
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
-        if size > GOLDEN_LIMIT_BYTES:
-            raise ValueError(f"{size} bytes unpacked, at most {GOLDEN_LIMIT_BYTES} are allowed")
+        if size > limit_bytes:
+            raise ValueError(f"{size} bytes unpacked, at most {limit_bytes} are allowed")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = dict(arrays)
     for key, array in found.items():
@@ -205,19 +218,42 @@ def agreeing(expected: Array, answer: Array) -> Array:
     if classes is not None:
         return np.asarray(classes == _classes(answer))
     if expected.dtype.kind == "f":
-        return np.asarray(np.isclose(answer, expected, rtol=1e-2, atol=1e-2, equal_nan=True))
+        near = np.empty(expected.size, bool)
+        for part, of, to in _pieces(expected, answer):
+            near[part] = np.isclose(to, of, rtol=1e-2, atol=1e-2, equal_nan=True)
+        return near.reshape(expected.shape)
     return np.asarray(answer == expected)
 
 
-def mean_difference(expected: Array, answer: Array) -> float:
-    """Return the mean absolute difference.
+def mean_difference(expected: Array, answer: Array, *, relative: bool = False) -> float:
+    """Return the mean absolute difference of finite numbers; if `relative`, divided by their mean if that is above 1.
 
-    It is 0 for datatypes that are not numeric, and infinite if only one of two numbers is finite.
+    It is 0 for datatypes that are not numeric, and infinite if any other numbers differ: places that are NaN in both,
+    or the same infinity, are left out.
     """
     if expected.size == 0 or expected.dtype.kind not in "fiu":
         return 0.0
-    difference = np.abs(answer.astype(np.float64) - expected.astype(np.float64))
-    return float(difference.mean()) if np.isfinite(difference).all() else float("inf")
+    total, weight, count = 0.0, 0.0, 0
+    for _, of, to in _pieces(expected, answer):
+        wanted, given = of.astype(np.float64), to.astype(np.float64)
+        finite = np.isfinite(wanted)
+        if not finite.all():
+            if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True):
+                return float("inf")
+            wanted, given = wanted[finite], given[finite]
+        total += float(np.abs(given - wanted).sum())
+        weight += float(np.abs(wanted).sum())
+        count += wanted.size
+    scale = max(1.0, weight / max(1, count)) if relative else 1.0
+    return total / max(1, count) / scale if math.isfinite(total) else float("inf")
+
+
+def _pieces(expected: Array, answer: Array) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield both arrays of one shape in pieces, with the place of each piece."""
+    of, to = expected.reshape(-1), answer.reshape(-1)
+    for start in range(0, of.size, PIECE):
+        part = slice(start, start + PIECE)
+        yield part, of[part], to[part]
 
 
 def _accuracy(golden: GoldenSet, answers: Tensors) -> float | None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from gateway.common.domain.errors import Fault, RequestError, VariantError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Golden, ModelManifest, TensorSpec, Tolerance, fits
 from gateway.common.domain.pipeline import RUNTIME
 from gateway.common.domain.tensor import Array, Tensor, Tensors
-from gateway.serving.domain.golden import GoldenSet, compare_golden, portions, read_golden
+from gateway.serving.domain.golden import GoldenResult, GoldenSet, compare_golden, portions, read_golden
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.engine import Futures
@@ -28,33 +28,57 @@ from gateway.serving.tasks.interpreter import RESULT
 
 ROWS = 8
 """Most rows of one of its requests: those of others run in between."""
+LIMIT_BYTES = 64 * 2**20
+"""Largest golden set of a pipeline, also once unpacked: the daemon itself reads and compares it, not a child."""
 LIMIT_S = 60.0
-"""Longest time for all rows, as of a trial by default."""
+"""Longest time of one of its requests: a slow device takes longer for more rows, and a hung model is noticed."""
 PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED, Fault.INTERNAL})
 """Refusals that say nothing about a pipeline: it is tried again."""
 
 
 async def check_golden(target: RequestTarget, golden: Golden, folder: Path) -> str:
     """Return how a pipeline passed its golden set. Raises VariantError if it did not, ConfigurationError, OSError."""
-    file, manifest = folder / golden.file, compared(target.manifest)
-    content = await asyncio.to_thread(file.read_bytes)
-    if hashlib.sha256(content).hexdigest() != golden.sha256:
-        raise VariantError(f"{file} changed since it was read", transient=True)
-    expected = await asyncio.to_thread(read_golden, content, manifest, str(file))
+    manifest = compared(target.manifest)
+    expected = await asyncio.to_thread(read_set, folder / golden.file, golden, manifest)
     try:
         answers = await golden_answers(manifest, target.submit, expected.inputs, target.rows_together(0))
     except RequestError as error:
         words = f"a run of its golden set failed: {error.message}"
         raise VariantError(words, transient=error.in_run or error.fault in PASSING) from error
-    wanted = dict(expected.outputs)
-    for spec in manifest.outputs:
-        wanted[spec.name], answers[spec.name] = leveled((wanted[spec.name], answers[spec.name]), spec)
-    found = compare_golden(replace(expected, outputs=wanted), answers, golden.tolerance.get(RUNTIME, Tolerance()))
+    found = await asyncio.to_thread(judged, manifest, expected, answers, golden.tolerance.get(RUNTIME, Tolerance()))
     if found.passed:
         return found.words
     late = [name for name, step in target.statistics.steps.items() if step.fallbacks]
     words = f"{found.words}; its fallback answered for step {', '.join(late)}" if late else found.words
     raise VariantError(words, transient=bool(late))
+
+
+def read_set(file: Path, golden: Golden, manifest: ModelManifest) -> GoldenSet:
+    """Read a pipeline's golden set, and check that its inputs are requests. Raises as `check_golden`."""
+    with file.open("rb") as stream:
+        content = stream.read(LIMIT_BYTES + 1)
+    if len(content) > LIMIT_BYTES:
+        raise ConfigurationError(f"has more than {LIMIT_BYTES} bytes; write fewer rows", file=str(file))
+    if hashlib.sha256(content).hexdigest() != golden.sha256:
+        raise VariantError(f"{file} changed since it was read", transient=True)
+    found = read_golden(content, manifest, str(file), LIMIT_BYTES)
+    for spec in manifest.inputs:
+        if not fits(shape := found.inputs[spec.name].shape, spec.shape):
+            words = f"input {spec.name!r} of the golden set has shape {list(shape)}, expected {list(spec.shape)}"
+            raise ConfigurationError(words, file=str(file))
+    if len(rows := {len(array) for array in found.inputs.values()}) > 1:
+        raise ConfigurationError(f"the inputs of the golden set differ in their rows: {sorted(rows)}", file=str(file))
+    return found
+
+
+def judged(
+    manifest: ModelManifest, expected: GoldenSet, answers: Mapping[str, Array], tolerance: Tolerance
+) -> GoldenResult:
+    """Compare answers with a golden set, lists in one length."""
+    wanted, found = dict(expected.outputs), dict(answers)
+    for spec in manifest.outputs:
+        wanted[spec.name], found[spec.name] = leveled((wanted[spec.name], found[spec.name]), spec)
+    return compare_golden(replace(expected, outputs=wanted), found, tolerance, relative=True)
 
 
 def compared(manifest: ModelManifest) -> ModelManifest:
@@ -70,11 +94,12 @@ async def golden_answers(
     `submit` is that of a target or of the engine; `most_rows` of one request.
     """
     name, version, loop, parts = manifest.name, manifest.version, asyncio.get_running_loop(), list[InferResponse]()
-    deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
     wanted = tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
-    for portion in portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows)):
+    rows = portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows))
+    while portion := await asyncio.to_thread(next, rows, None):
         tensors = {spec.name: Tensor(spec.datatype, portion[spec.name]) for spec in manifest.inputs}
         future: asyncio.Future[InferResponse] = loop.create_future()
+        deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
         request = InferRequest(name, tensors, version, "", wanted, deadline_ns, caller="golden set")
         pending = submit(request, Futures(), future)
         try:
@@ -82,6 +107,10 @@ async def golden_answers(
         except asyncio.CancelledError:
             pending.cancel()
             raise
+    return await asyncio.to_thread(_stored_outputs, manifest, parts)
+
+
+def _stored_outputs(manifest: ModelManifest, parts: Sequence[InferResponse]) -> dict[str, Array]:
     found = dict[str, Array]()
     for spec in manifest.outputs:
         arrays = [stored(part.outputs[spec.name].array) for part in parts]

@@ -162,15 +162,31 @@ class RequestPassage:
     # ---- the way -----------------------------------------------------------------------------------------------------
     def begin(self) -> None:
         """Begin with the first steps, whose answers come later."""
+        self._bounded(self._read_inputs)
+        self.advance()
+
+    def advance(self) -> None:
+        """Run every step that waits for none, and submit the parts that there is room for."""
+        self._bounded(self._advance)
+
+    def _bounded(self, call: Callable[[], None]) -> None:
+        """Call a part of the way outside of any step. Its failure is that of the request: each gets an answer."""
+        try:
+            call()
+        except Exception as error:
+            if self.ticket.done:
+                raise
+            words = f"pipeline '{self.plan.pipeline.name}': failed: {type(error).__name__}: {error}"
+            self._target.refused(self, RequestError(Fault.INTERNAL, words))
+
+    def _read_inputs(self) -> None:
         values, count = self.values, self.ticket.form.rows
         values[self.plan.root.count] = count
         for declared, slot in self.plan.inputs:
             array = self.ticket.request.inputs[declared.name].array
             values[slot] = array.reshape(count) if declared.kind in {IMAGE, TEXT} else array
-        self.advance()
 
-    def advance(self) -> None:
-        """Run every step that waits for none, and submit the parts that there is room for."""
+    def _advance(self) -> None:
         while (self._ready or self._unsent) and not self.ticket.done:
             if self._unsent:
                 index = self._unsent.pop()

@@ -584,6 +584,7 @@ class _Planner:
             inputs,
             specs,
             (),
+            batch=True,  # else admission takes it for a bare model, whose inputs may differ in rows
             answered=tuple(spec.name for spec in specs),
         )
 

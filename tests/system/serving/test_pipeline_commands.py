@@ -168,6 +168,66 @@ def test_the_golden_set_of_a_pipeline_is_made_checked_and_decides(models: Path, 
     assert (listed["state"], "EG-310" in listed["reason"]) == ("UNAVAILABLE", True)
 
 
+ONE = """
+schema = 1
+name = "one"
+version = "1"
+[input]
+x = "FP32[4]"
+[[step]]
+name = "s"
+model = "m"
+of = "x"
+[output]
+y = "s.y"
+"""
+
+
+def one_model(folder: Path, rows: str | int, *nodes: onnx.NodeProto) -> str:
+    """Write a pipeline of one model; return its folder."""
+    for name in ("m", "one"):
+        (folder / name / "1").mkdir(parents=True)
+    save(shaped({"x": [rows, 4]}, {"y": [rows, 4]}, *nodes), folder / "m" / "1" / "model.onnx")
+    (folder / "one" / "1" / "pipeline.toml").write_text(ONE)
+    return str(folder / "one" / "1")
+
+
+def test_a_golden_set_keeps_what_is_not_finite(tmp_path: Path) -> None:
+    """Logarithms of 0 and of less: the set that is made is reached, and its tolerance is not that of infinity."""
+    folder = one_model(tmp_path / "models", "rows", onnx.helper.make_node("Log", ["x"], ["y"]))
+    x = np.random.default_rng(1).normal(size=(40, 4)).astype(np.float32)
+    x[3, 2] = 0
+    np.savez(tmp_path / "x.npz", x=x)
+    toml, command = (
+        Path(folder) / "pipeline.toml",
+        ("models", "golden", folder, "--calibration", str(tmp_path / "x.npz")),
+    )
+    toml.write_text(ONE.replace("[input]", f'golden.file = "g"\ngolden.sha256 = "{"0" * 64}"\n[input]', 1))
+    done = subprocess.run([*COMMAND, *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "write [golden] as a table" in done.stderr) == (2, True), done.stderr
+    toml.write_text(ONE)
+    json.loads(said(*command, "--json"))
+    with np.load(Path(folder) / "golden.npz") as made:
+        assert np.isnan(made["output.y"]).any()
+    assert "mean_abs = 0.02}" in toml.read_text()
+    state = ("--state", str(tmp_path / "state"))
+    assert "passed its golden set: agreement 1.0000" in said("models", "check", folder, *state)
+
+
+def test_answers_that_change_with_each_run_make_no_golden_set(tmp_path: Path) -> None:
+    nodes = (
+        onnx.helper.make_node("RandomUniformLike", ["x"], ["noise"], low=0.0, high=9.0),
+        onnx.helper.make_node("Add", ["x", "noise"], ["y"]),
+    )
+    folder = one_model(tmp_path / "models", 1, *nodes)
+    np.savez(tmp_path / "x.npz", x=np.ones((40, 4), np.float32))
+    words = [*COMMAND, "models", "golden", folder, "--calibration", str(tmp_path / "x.npz")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "asked twice, it failed its golden set: agreement 0" in done.stderr) == (2, True), done
+    assert sorted(file.name for file in Path(folder).iterdir()) == ["pipeline.toml"]
+    assert (Path(folder) / "pipeline.toml").read_text() == ONE
+
+
 def test_what_has_no_golden_set_is_said(models: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((1, 5), np.float32))
     shutil.copytree(models, tmp_path / "models")

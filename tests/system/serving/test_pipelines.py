@@ -12,6 +12,7 @@ import tritonclient.http as web
 from tritonclient.utils import InferenceServerException
 
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
+from tests.simulators.images_made import encoded
 from tests.simulators.models import BIAS, WEIGHTS, adder, dense, write_release
 
 CHAIN = """
@@ -52,6 +53,22 @@ inputs = { x = "x", extra = "extra" }
 [output]
 colour = "upper(inner.colour)"
 """
+MIXED = """
+schema = 1
+name = "mixed"
+version = "1"
+[input]
+x = "FP32[4]"
+word = "text"
+image = "image"
+[[step]]
+name = "colours"
+model = "dense"
+of = "x"
+[output]
+scores = "colours.scores"
+word = "upper(word)"
+"""
 CONTROL = QUIET + SHORT_TRIALS + "[models]\ncontrol = true\n"
 
 
@@ -68,6 +85,7 @@ def library(tmp_path_factory):
     write_release(folder, adder(), "onnx")
     write(folder, "chain", CHAIN.format(name="chain", model="dense"))
     write(folder, "outer", OUTER)
+    write(folder, "mixed", MIXED)
     write(folder, "unfit", CHAIN.format(name="unfit", model="dense").replace("colours.scores", "colours.score"))
     write(folder, "waiting", CHAIN.format(name="waiting", model="later"))
     write(folder, "broken", "schema = 1\nname = [")
@@ -94,6 +112,17 @@ def asked(module, x, extra):
     """Return the inputs of a request."""
     inputs = [module.InferInput(name, list(array.shape), "FP32") for name, array in (("x", x), ("extra", extra))]
     for each, array in zip(inputs, (x, extra), strict=True):
+        each.set_data_from_numpy(array)
+    return inputs
+
+
+def mixed(module, x, words, images):
+    """Return the inputs of a request of numbers, texts and images."""
+    image = encoded(np.zeros((8, 8, 3), np.uint8))
+    inputs = [module.InferInput("x", list(x.shape), "FP32")]
+    inputs += [module.InferInput(name, [n], "BYTES") for name, n in (("word", words), ("image", images))]
+    contents = x, np.array([b"a"] * words, object), np.array([image] * images, object)
+    for each, array in zip(inputs, contents, strict=True):
         each.set_data_from_numpy(array)
     return inputs
 
@@ -182,6 +211,24 @@ def test_bad_requests_are_refused_with_words(gateway, body, words):
     answer = post(gateway, "models/chain/infer", body)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
+
+
+def test_inputs_of_different_rows_are_refused_at_once_over_grpc_and_http(gateway):
+    x, extra = rows(7, 8)
+    for module, address in ((triton, gateway.grpc), (web, gateway.http)):
+        with module.InferenceServerClient(address) as client:
+            for count in (0, 5):
+                for inputs in (asked(module, x, extra[:count]), asked(module, x[:count], extra)):
+                    with pytest.raises(InferenceServerException, match="differ in their first dimension"):
+                        client.infer("chain", inputs)
+            most = int(httpx.get(f"http://{gateway.http}/v2/models/chain/config").json()["max_batch_size"])
+            with pytest.raises(InferenceServerException, match=f"batch of {most + 1} rows"):
+                client.infer("chain", asked(module, *rows(8, most + 1)))
+            assert client.infer("chain", asked(module, x, extra)).as_numpy("scores").shape == (8, 3)
+            for words, images in ((5, 8), (8, 5), (0, 8), (8, 0)):
+                with pytest.raises(InferenceServerException, match="differ in their first dimension"):
+                    client.infer("mixed", mixed(module, x, words, images))
+            assert client.infer("mixed", mixed(module, x, 8, 8)).as_numpy("word").tolist() == [b"A"] * 8
 
 
 def test_a_pipeline_ends_before_its_models_and_comes_back(gateway, library):

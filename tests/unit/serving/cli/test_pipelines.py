@@ -115,6 +115,16 @@ def test_the_times_and_the_cpu_of_a_step() -> None:
     json.dumps(found)
 
 
+def test_the_steps_of_an_older_gateway_have_no_median() -> None:
+    found = pipeline_steps(read_pipeline(CHAIN, "p"), {"first": StepStatistics(2, 4, ns=3_000_000)})
+    for step in found["steps"]:
+        step.pop("p50_ns", None), step.pop("row_cpu_ns", None)
+    with_figures(found)
+    first = found["steps"][0]
+    assert (first["mean_us"], first["p50_us"], first["cpu_us"]) == (1_500, 0, 0)
+    assert "2 × 1,500 µs" in draw_pipeline(found)
+
+
 def read_svg(svg: str) -> ET.Element:
     return ET.fromstring(svg)  # noqa: S314  our own
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from typing import Literal
@@ -130,6 +131,28 @@ def test_what_is_not_finite_never_passes(bad: float) -> None:
     assert not verdict(one_hot([0, 1]), answer).passed
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("piece", [2, 2**20])
+def test_places_that_are_not_finite_in_both_are_left_out(
+    bad: float, dtype: type, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golden, "PIECE", piece)
+    expected = np.array([[bad], [1], [2], [bad]], dtype)
+    near = np.array([[bad], [1], [2.25], [bad]], dtype)
+    with np.errstate(all="raise"):
+        assert golden.mean_difference(expected, expected) == 0
+        assert golden.mean_difference(expected, near) == 0.125  # of the two that are finite
+        assert golden.mean_difference(expected[:1], expected[:1]) == 0
+        for other in (0, np.nan, np.inf, -np.inf):
+            answer = near.copy()
+            answer[0] = other
+            is_same = bad == other or (np.isnan(bad) and np.isnan(other))
+            assert golden.mean_difference(expected, answer) == (0.125 if is_same else np.inf)
+            assert golden.mean_difference(answer, expected) == (0.125 if is_same else np.inf)
+    assert verdict(expected, expected).passed
+
+
 def test_another_shape_never_passes() -> None:
     got = verdict(one_hot([0, 1]), one_hot([0]))
     assert not got.passed
@@ -165,3 +188,27 @@ def test_scalars_of_rows_stay_arrays() -> None:
     whole = replace(manifest(), inputs=(spec,), batch=False)
     rows = GoldenSet({"rate": np.array([8000, 16000])}, {})
     assert [(type(part["rate"]), part["rate"].shape) for part in portions(whole, rows, 8)] == [(np.ndarray, ())] * 2
+
+
+@pytest.mark.parametrize("piece", [1, 7, 24])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "i1", "u1", "<i8"])
+def test_pieces_give_what_the_whole_gives(piece: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden, "PIECE", piece)
+    own = np.random.default_rng(piece)
+    expected = (own.normal(size=(4, 6)) * 40).astype(dtype)
+    answer = (expected + own.integers(0, 2, (4, 6)).astype(dtype)).astype(dtype)
+    for one, two in ((expected, answer), (np.asfortranarray(expected), answer), (expected[:, :1], answer[:, :1])):
+        whole = np.abs(two.astype(np.float64) - one.astype(np.float64)).mean()
+        assert golden.mean_difference(one, two) == pytest.approx(whole, rel=1e-12)
+    one, two = expected.reshape(-1, 1).astype(np.float32), answer.reshape(-1, 1).astype(np.float32)
+    assert golden.agreeing(one, two).tolist() == np.isclose(two, one, rtol=1e-2, atol=1e-2).tolist()
+
+
+def test_a_comparison_of_many_values_needs_little_memory() -> None:
+    values = np.zeros((1, 2**24), np.uint8)
+    tracemalloc.start()
+    try:
+        assert golden.mean_difference(values, values + np.uint8(1)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 4 * values.nbytes
+    finally:
+        tracemalloc.stop()

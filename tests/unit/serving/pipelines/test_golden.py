@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import itertools
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +21,9 @@ from gateway.common.domain.manifest import Artifact
 from gateway.common.domain.pipeline import Pipeline, read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Tensors
+from gateway.serving.domain.golden import GoldenResult, compare_golden
+from gateway.serving.domain.infer import InferRequest
+from gateway.serving.domain.ports import Pending
 from gateway.serving.pipelines import golden, target
 from tests.simulators.engine_rig import release, variant
 from tests.simulators.images_made import encoded
@@ -79,10 +87,10 @@ async def test_a_pipeline_that_reaches_its_golden_set_serves(tmp_path: Path) -> 
         (
             1.5,
             "",
-            "failed its golden set: agreement 0.9000 (at least 0.99), mean difference 0.5 (at most 0.02)",
+            "failed its golden set: agreement 0.9000 (at least 0.99), mean difference 0.17 (at most 0.02)",
         ),
         (1.5, "[golden.tolerance]\npipeline = { agreement = 0.8, mean_abs = 0.6 }\n", ""),
-        (1.5, "[golden.tolerance]\npipeline = { agreement = 0.8 }\n", "mean difference 0.5 (at most 0.02) (EG-310)"),
+        (1.5, "[golden.tolerance]\npipeline = { agreement = 0.8 }\n", "mean difference 0.17 (at most 0.02) (EG-310)"),
         (1.015, "", ""),
         (np.nan, "", "mean difference inf"),
     ],
@@ -102,8 +110,9 @@ async def test_the_tolerance_decides(tmp_path: Path, plus: float, tolerance: str
     [
         ({"output_y": EXPECTED["y"][:, :3]}, "output 'y' has shape [10, 4], expected [10, 3]"),
         ({"output_y": EXPECTED["y"][:9]}, "output 'y' has shape [10, 4], expected [9, 4]"),
-        ({"input_x": X[:, :3]}, "a run of its golden set failed"),
-        ({"input_x": np.array([b"text"] * 10)}, "failed to open: ValueError"),
+        ({"input_x": X[:, :3]}, "input 'x' of the golden set has shape [10, 3], expected [-1, 4]"),
+        ({"input_x": np.float32(1)}, "input 'x' of the golden set has shape [], expected [-1, 4]"),
+        ({"input_x": np.full((10, 4), b"text")}, "failed to open: ValueError"),
         ({"output_word": EXPECTED["y"]}, "output 'word' has shape [10], expected [10, 4]"),
         ({"output_word": np.array(["small"] * 10)}, "failed its golden set: agreement 0.0000"),
         ({"output_y": np.zeros((10, 0), np.float32)}, "array 'output.y' is empty, so nothing could fail"),
@@ -112,6 +121,182 @@ async def test_the_tolerance_decides(tmp_path: Path, plus: float, tolerance: str
 )
 async def test_wrong_golden_sets_are_refused_with_words(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     assert words in (await begun(tmp_path, **changes)).reason()
+
+
+@pytest.mark.asyncio
+async def test_inputs_of_different_rows_are_refused_at_once(tmp_path: Path) -> None:
+    text = CHAIN.replace("[[step]]", 't = "text"\n[[step]]', 1)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {"input_x": X, "input_t": np.array([b"a"] * 5), "output_y": X + 1, "output_word": EXPECTED["word"]}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await asyncio.wait_for(rig.begin(), 10)
+    assert "the inputs of the golden set differ in their rows: [5, 10]" in rig.reason()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("rows", "words"), [(1, "has more than 1200 bytes; write fewer rows"), (300, "bytes unpacked, at most 1200 are")]
+)
+async def test_large_golden_sets_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, words: str
+) -> None:
+    monkeypatch.setattr(golden, "LIMIT_BYTES", 1200)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {
+        "x": np.zeros((rows, 4), np.float32),
+        "y": np.ones((rows, 4), np.float32),
+        "word": np.array([b"a"] * rows),
+    }
+    noise = {} if rows > 1 else {"more": np.random.default_rng(1).bytes(2000)}
+    named = {f"{'input' if name == 'x' else 'output'}.{name}": array for name, array in arrays.items()} | noise
+    np.savez_compressed(tmp_path / "golden.npz", **named)  # type: ignore[arg-type]
+    content = (tmp_path / "golden.npz").read_bytes()
+    assert (len(content) > 1200) is (rows == 1)
+    digest = hashlib.sha256(content).hexdigest()
+    rig.pipeline(f'{CHAIN}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n', folder=tmp_path)
+    await rig.begin()
+    assert words in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_golden_set_is_read_and_compared_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop stays free: it goes on while a comparison waits for it."""
+    loop, compare, seen = asyncio.get_running_loop(), compare_golden, list[str]()
+
+    def waiting(*arguments: Any, **named: Any) -> GoldenResult:
+        ran = threading.Event()
+        loop.call_soon_threadsafe(ran.set)
+        assert ran.wait(10), "compared on the event loop"
+        seen.append("compared")
+        return compare(*arguments, **named)
+
+    for name in ("read_golden", "stored"):
+        monkeypatch.setattr(golden, name, on_a_thread(getattr(golden, name), seen))
+    monkeypatch.setattr(golden, "compare_golden", waiting)
+    rig = await begun(tmp_path)
+    assert not rig.reason()
+    assert seen[0] == "read_golden"
+    assert seen[-1] == "compared"
+    assert "stored" in seen
+
+
+def on_a_thread(function: Any, seen: list[str]) -> Any:
+    """Return a function that must not be called on the main thread."""
+
+    def called(*arguments: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread(), function
+        seen.append(function.__name__)
+        return function(*arguments)
+
+    return called
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("score", "box", "words"), [(0, 0, ""), (0.01, 2, ""), (0.05, 0, "0.05"), (0, 9, "0.04")])
+async def test_one_tolerance_bounds_outputs_of_different_units(
+    tmp_path: Path, score: float, box: float, words: str
+) -> None:
+    """Boxes in pixels do not make room for wrong scores: both have the same best classes."""
+    scores, boxes = (np.array([row] * 10, np.float32) for row in ([0.9, 0.1], [200, 250]))
+    rig = PipelineRig()
+    outputs = {"scores": scores + np.float32(score), "boxes": boxes + np.float32(box)}
+    specs = (spec("scores", 2), spec("boxes", 2))
+    rig.model("m", lambda of: {k: v[: len(of["x"])] for k, v in outputs.items()}, (spec("x", 4),), specs)
+    text = CHAIN[: CHAIN.index("[output]")] + '[output]\nscores = "s.scores"\nboxes = "s.boxes"\n'
+    arrays = {"input_x": X, "output_scores": scores, "output_boxes": boxes}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert (f"mean difference {words} (at most 0.02)" in rig.reason()) if words else not rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_places_that_are_not_finite_in_both_pass(tmp_path: Path) -> None:
+    x = X.copy()
+    x[3, 1], x[5, 2], x[7, 0] = np.nan, np.inf, -np.inf
+    y = x + 1
+    assert not (await begun(tmp_path, input_x=x, output_y=y, output_word=await words_of(x))).reason()
+    y[4, 1] = np.nan
+    assert "mean difference inf" in (await begun(tmp_path, input_x=x, output_y=y)).reason()
+
+
+async def words_of(x: np.ndarray) -> np.ndarray:
+    """Return what the pipeline itself says of rows."""
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.pipeline(CHAIN)
+    await rig.begin()
+    return golden.stored((await rig.ask({"x": x}, "word"))["word"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("most", "rows"), [(1024, [8, 8, 4]), (3, [3] * 6 + [2])])
+async def test_its_requests_are_those_of_one_caller_with_few_rows_and_a_deadline_each(
+    most: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    rig.pipeline(CHAIN)
+    await rig.begin()
+    seen, clock_ns = list[InferRequest](), [0]
+    monkeypatch.setattr(golden, "time", SimpleNamespace(monotonic_ns=lambda: clock_ns[0] + time.monotonic_ns()))
+
+    def submit(request: InferRequest, *more: Any) -> Pending:
+        seen.append(request)
+        clock_ns[0] += 10**12
+        return rig.target().submit(request, *more)
+
+    x = np.tile(X, (2, 1))
+    manifest = golden.compared(rig.target().manifest)
+    answers = await golden.golden_answers(manifest, submit, {"x": x}, most)
+    assert answers["y"].tolist() == (x + 1).tolist()
+    assert [len(request.inputs["x"].array) for request in seen] == rows
+    assert {request.caller for request in seen} == {"golden set"}
+    deadlines = [request.deadline_ns or 0 for request in seen]
+    assert all(later - one >= 10**12 for one, later in itertools.pairwise(deadlines))
+    assert {request.model for request in seen} == {NAME}
+
+
+@pytest.mark.asyncio
+async def test_only_a_failed_comparison_is_final(tmp_path: Path) -> None:
+    """Answers of others decide: the version is not tried again, until its models change."""
+    rig = await begun(tmp_path, plus=3)
+    assert "failed its golden set" in rig.reason()
+    assert "undecided" not in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_set_that_no_pipeline_answers_is_final(tmp_path: Path) -> None:
+    rule = '[[step]]\nname = "r"\nrule = { of = "1 / z" }\n[output]\nw = "r.of"'
+    text = CHAIN.replace("[[step]]", 'z = "FP32[]"\n[[step]]', 1).replace("[output]", rule)
+    rig = PipelineRig()
+    add(rig, 1, "d1")
+    arrays = {"input_x": X, "input_z": np.zeros(10, np.float32), "output_w": np.ones(10, np.float32)}
+    arrays |= {f"output_{name}": array for name, array in EXPECTED.items()}
+    rig.pipeline(with_golden(text, tmp_path, **arrays), folder=tmp_path)
+    await rig.begin()
+    assert "a run of its golden set failed: pipeline 'chain', step 'r'" in rig.reason()
+    assert "undecided" not in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
+    rig = PipelineRig(slow=("m",))
+    add(rig, 1, "d1")
+    rig.pipeline(CHAIN)
+    await rig.begin()
+    gate = rig.session_of("m").gate
+    gate.clear()
+    manifest = golden.compared(rig.target().manifest)
+    check = asyncio.create_task(golden.golden_answers(manifest, rig.target().submit, {"x": X}, 8))
+    while not rig.target().busy:
+        await asyncio.sleep(0)
+    check.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await check
+    assert not rig.target().busy
+    gate.set()
 
 
 @pytest.mark.asyncio

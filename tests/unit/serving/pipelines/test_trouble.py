@@ -902,3 +902,73 @@ async def test_too_many_rows_of_a_step_are_refused_with_words() -> None:
     await rig.begin()
     with pytest.raises(RequestError, match="step 'kind': has 10001 rows, at most 10000 run; use select with top"):
         await rig.ask({"image": np.array([encoded(np.zeros((8, 8, 3), np.uint8))], object)})
+
+
+UNEQUAL = """
+[input]
+x = "FP32[]"
+z = "{other}"
+[[step]]
+name = "one"
+model = "first"
+of = "x"
+[output]
+y = "one.y"
+"""
+OTHERS = {
+    "FP32[2]": np.zeros((100, 2), np.float32),
+    "text": np.array([b"a"] * 100, object),
+    "image": np.array([encoded(np.zeros((8, 8, 3), np.uint8))] * 100, object),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize(
+    ("rows", "others", "words"),
+    [
+        (8, 5, r"the inputs differ in their first dimension \(rows\): \[5, 8\]"),
+        (1, 2, "the inputs differ in their first dimension"),
+        (2, 0, "the inputs differ in their first dimension"),
+        (0, 0, "batch of 0 rows; between 1 and 16 are served"),
+        (17, 17, "batch of 17 rows; between 1 and 16 are served"),
+    ],
+)
+async def test_rows_that_do_not_fit_are_refused_as_for_a_model(other: str, rows: int, others: int, words: str) -> None:
+    rig = PipelineRig(max_batch_rows=16)
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(UNEQUAL.format(other=other))
+    await rig.begin()
+    inputs = {"x": np.ones(rows, np.float32), "z": OTHERS[other][:others]}
+    with pytest.raises(RequestError, match=words) as caught:
+        await asyncio.wait_for(rig.ask(inputs, "y"), 5)
+    assert caught.value.fault is Fault.INVALID
+    assert_idle(rig)
+    answer = await rig.ask({"x": np.ones(16, np.float32), "z": OTHERS[other][:16]}, "y")
+    assert answer["y"].tolist() == [2] * 16
+
+
+async def test_the_size_of_a_request_is_bounded_as_a_models() -> None:
+    rig = PipelineRig(max_batch_rows=16)
+    rig.model("first", add_one, X, Y)
+    rig.pipeline(UNEQUAL.format(other="FP32[2]"))
+    await rig.begin()
+    bound = 16 * 3 * 4 + rig.target().settings.request_slack_bytes
+    assert rig.target().sizes.binary_bytes == bound
+
+
+@pytest.mark.parametrize("place", ["_read_inputs", "_advance"])
+async def test_no_failure_outside_of_a_step_leaves_a_request_unanswered(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await two_steps()
+
+    def fail(_: object) -> None:
+        raise ValueError("unforeseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(passage.RequestPassage, place, fail)
+        with pytest.raises(RequestError, match="pipeline 'chain': failed: ValueError: unforeseen") as caught:
+            await asyncio.wait_for(rig.ask({"x": np.ones(1)}, "y"), 5)
+        assert caught.value.fault is Fault.INTERNAL
+    assert_idle(rig)
+    assert await y(rig) == 8
