@@ -45,8 +45,7 @@ class ServableParts:
     """Parts of one version: its session, what callers see of it, and what its runs cost.
 
     `declared` is the manifest as it was tried; `manifest` is the part that callers see. `contents`: digest of its
-    release. `threads`: processor threads
-    that a run takes. `runs`: runs that take place at a time.
+    release. `threads`: processor threads that a run takes. `runs`: runs that take place at a time.
     """
 
     manifest: ModelManifest
