@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
+from gateway.common.domain.events import Event, ImagesDecoded, ModelRefused, ServableChanged, VariantChosen
 from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
@@ -330,7 +330,8 @@ class Daemon:
     def _publish(self, event: Event) -> None:
         if not isinstance(event, ImagesDecoded):
             log_event(event)
-        if changed := isinstance(event, ServableChanged):
+        changed = isinstance(event, ServableChanged)
+        if changed or isinstance(event, ModelRefused):  # refused: a pipeline may serve no more
             self._readiness_changed()
         if changed or isinstance(event, ImagesDecoded):
             self._trimming.soon(changed=changed)

@@ -206,10 +206,11 @@ def _load(content: bytes, limit_bytes: int) -> dict[str, Array]:
 
 
 def _classes(array: Array) -> Array | None:
-    """Return the best class of each row, or None if the output is no score vector."""
+    """Return the best class of each row, or None if the output is no score vector. NaN is the worst score."""
     if array.ndim < 2 or array.shape[-1] < 2 or array.dtype.kind != "f":
         return None
-    return np.asarray(array.argmax(axis=-1))
+    scores = np.where(np.isnan(array), -np.inf, array) if np.isnan(array).any() else array
+    return np.asarray(scores.argmax(axis=-1))
 
 
 def agreeing(expected: Array, answer: Array) -> Array:
@@ -228,8 +229,8 @@ def agreeing(expected: Array, answer: Array) -> Array:
 def mean_difference(expected: Array, answer: Array, *, relative: bool = False) -> float:
     """Return the mean absolute difference of finite numbers; if `relative`, divided by their mean if that is above 1.
 
-    It is 0 for datatypes that are not numeric, and infinite if any other numbers differ: places that are NaN in both,
-    or the same infinity, are left out.
+    It is 0 for datatypes that are not numeric. Places that are NaN in both, or the same infinity, are left out. It is
+    infinite if other places are not finite, or if no place is.
     """
     if expected.size == 0 or expected.dtype.kind not in "fiu":
         return 0.0
@@ -245,7 +246,7 @@ def mean_difference(expected: Array, answer: Array, *, relative: bool = False) -
         weight += float(np.abs(wanted).sum())
         count += wanted.size
     scale = max(1.0, weight / max(1, count)) if relative else 1.0
-    return total / max(1, count) / scale if math.isfinite(total) else float("inf")
+    return total / count / scale if count and math.isfinite(total) else float("inf")
 
 
 def _pieces(expected: Array, answer: Array) -> Iterator[tuple[slice, Array, Array]]:

@@ -331,7 +331,8 @@ class ModelRepository:
         """
         if not release.version:
             return True
-        return release.signed and self._registry.serving(release.name, release.version) is None
+        held = self._registry.serving(release.name, release.version)
+        return release.signed and (held is None or bool(held.refusal))
 
     async def _bring_up_all(self, releases: Sequence[Release]) -> None:
         """Load several releases at once. All that have to be loaded are listed from the beginning."""
@@ -346,13 +347,13 @@ class ModelRepository:
             models = [release for release in releases if release.pipeline is None]
             await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
             pipelines = self._pipelines(releases)
+            tried = [one for one in pipelines if self._staging.staged(one) is None]
             for pipeline in pipelines:
                 await self._bring_up(pipeline)
             for ring in self._rings():
                 names = " → ".join(one.name for one in (*ring, ring[0]))
                 for one in ring:
                     self._refuse(one, f"pipelines run each other: {names}; take one of these steps out")
-            tried = list(pipelines)
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])

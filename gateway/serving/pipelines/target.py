@@ -223,7 +223,10 @@ class PipelineTarget:
     @property
     def refusal(self) -> str:
         """Implement `RequestTarget.refusal`: why its golden set failed with what serves now."""
-        return self.failure if self.failure and self.contents == self.failed else ""
+        if not self.failure:
+            return ""
+        now = self.contents
+        return self.failure if now == self.failed or (ROUTED in now and set(self.failed) <= set(now)) else ""
 
     @property
     def contents(self) -> tuple[str, ...]:

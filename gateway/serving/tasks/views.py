@@ -93,7 +93,8 @@ def align(view: View, points: Array, template: Array, size: tuple[int, int]) -> 
     Whole numbers are centres of pixels, as in OpenCV. Outside of the image, the part is black. A point that is no
     number counts as 0. Points that leave the scale open, as all in one place do, are moved only.
     """
-    known = _in_image(view, np.clip(np.nan_to_num(np.asarray(points, np.float64)), -FAR, FAR))
+    # The centre of the first pixel is at 0 for key points and the template, and at 0.5 in a view.
+    known = _in_image(view, np.clip(np.nan_to_num(np.asarray(points, np.float64)), -FAR, FAR) + 0.5)
     plane = np.array([1, 1j])
     found, wanted = known @ plane, template @ plane
     apart = wanted - wanted.mean()
@@ -103,7 +104,7 @@ def align(view: View, points: Array, template: Array, size: tuple[int, int]) -> 
         ratio = 1.0 + 0j
     right, bottom = size[0] - 0.5, size[1] - 0.5
     corners = np.array([-0.5 - 0.5j, right - 0.5j, right + bottom * 1j, -0.5 + bottom * 1j]) - wanted.mean()
-    corners = found.mean() + ratio * corners + 0.5 + 0.5j
+    corners = found.mean() + ratio * corners
     box = (0.0, 0.0, float(size[0]), float(size[1]))
     return replace(view, box=box, corners=np.stack((corners.real, corners.imag), axis=1))
 

@@ -143,7 +143,7 @@ def test_places_that_are_not_finite_in_both_are_left_out(
     with np.errstate(all="raise"):
         assert golden.mean_difference(expected, expected) == 0
         assert golden.mean_difference(expected, near) == 0.125  # of the two that are finite
-        assert golden.mean_difference(expected[:1], expected[:1]) == 0
+        assert golden.mean_difference(expected[:1], expected[:1]) == np.inf  # nothing is compared
         for other in (0, np.nan, np.inf, -np.inf):
             answer = near.copy()
             answer[0] = other
@@ -151,6 +151,14 @@ def test_places_that_are_not_finite_in_both_are_left_out(
             assert golden.mean_difference(expected, answer) == (0.125 if is_same else np.inf)
             assert golden.mean_difference(answer, expected) == (0.125 if is_same else np.inf)
     assert verdict(expected, expected).passed
+
+
+def test_a_place_that_is_no_number_hides_no_wrong_class() -> None:
+    expected = one_hot([0, 1])
+    expected[:, 3] = np.nan
+    assert verdict(expected, expected).passed
+    swapped = expected[:, [1, 0, 2, 3]]
+    assert verdict(expected, swapped, Tolerance(agreement=0.5, mean_abs=1.0)).agreement == 0
 
 
 def test_another_shape_never_passes() -> None:

@@ -597,6 +597,43 @@ async def test_a_version_under_a_route_does_not_refuse_the_pipeline(tmp_path: Pa
 
 
 @pytest.mark.asyncio
+async def test_a_staged_version_is_checked_with_the_models_of_its_commit(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    first = rig.pipelines[NAME]
+    assert first.pipeline is not None
+    later = replace(first, version="2", digest="p2", pipeline=replace(first.pipeline, version="2"), signed=True)
+
+    async def fetched() -> Release:
+        return later
+
+    await rig.repository.stage(NAME, "2", fetched)
+    add(rig, 3, "d2")
+    rig.pipelines[NAME] = later
+    await rig.begin()
+    with pytest.raises(RequestError, match="failed its golden set"):
+        await rig.ask({"x": X}, "y")
+    assert not rig.engine.ready(NAME)
+
+
+@pytest.mark.asyncio
+async def test_a_route_over_a_model_that_failed_does_not_end_the_refusal(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    add(rig, 3, "d2")
+    await rig.begin()
+    with pytest.raises(RequestError, match="failed its golden set"):
+        await rig.ask({"x": X}, "y")
+    bad = rig.runtime.functions["m"]
+    rig.runtime.functions["m"] = lambda of: {"y": of["x"] + np.float32(1)}
+    await rig.stage(replace(rig.manifests["m"], version="2"), "dm2")
+    rig.runtime.functions["m"] = bad
+    rig.repository.route("m", {"1": 90, "2": 10}, lease_s=30)
+    with pytest.raises(RequestError, match="failed its golden set"):
+        await rig.ask({"x": X}, "y")
+    rig.repository.route("m", {"2": 100}, lease_s=30)
+    assert ((await rig.ask({"x": X}, "y"))["y"] == X + 1).all()
+
+
+@pytest.mark.asyncio
 async def test_models_that_change_while_the_golden_set_runs_decide_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

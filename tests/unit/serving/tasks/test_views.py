@@ -155,3 +155,12 @@ def test_a_part_of_a_part_is_aligned_in_the_pixels_of_the_whole_image() -> None:
     np.testing.assert_allclose(
         pixels(align(warped, box, box - box[0], (10, 10))), np.asarray(PICTURE)[15:25, 30:40], atol=4
     )
+
+
+@pytest.mark.parametrize(("degrees", "quarters"), [(90, -1), (180, 2), (270, 1)])
+def test_key_points_of_a_turned_image_are_aligned_in_its_pixels(degrees: int, quarters: int) -> None:
+    turned = np.ascontiguousarray(np.rot90(np.asarray(PICTURE), quarters))
+    points = FACE * 0.2 + np.array([4.0, 3.0])
+    wanted = pixels(align(whole(Image.fromarray(turned)), points, FACE, (112, 96)))
+    shown = pixels(align(turn(whole(PICTURE), degrees), points, FACE, (112, 96)))
+    assert np.abs(shown.astype(int) - wanted).max() <= 1
