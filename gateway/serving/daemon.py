@@ -331,11 +331,12 @@ class Daemon:
         if not isinstance(event, ImagesDecoded):
             log_event(event)
         changed = isinstance(event, ServableChanged)
-        if changed or isinstance(event, ModelRefused):  # refused: a pipeline may serve no more
+        is_refused = isinstance(event, ModelRefused)  # a pipeline may refuse its requests now
+        if changed or is_refused:
             self._readiness_changed()
         if changed or isinstance(event, ImagesDecoded):
             self._trimming.soon(changed=changed)
-        if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
+        if (changed or is_refused or isinstance(event, VariantChosen)) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
 
     def _summary(self) -> str:
