@@ -199,7 +199,7 @@ def costs_of(line: Document) -> list[str]:
     skipped = f"{line['skipped_rows'] / rows:.0%} skipped" if line["skipped_rows"] else ""
     cpu = f"CPU {line['cpu_us']:,.0f} µs" if line["cpu_us"] else ""
     times = f"{line['runs']:,} × {line['p50_us'] or line['mean_us']:,.0f} µs · {line['share']:.0%}"
-    return [text for text in (times, " · ".join(filter(None, (skipped, cpu)))) if text]
+    return [times, more] if (more := " · ".join(filter(None, (skipped, cpu)))) else [times]
 
 
 def _text(x: float, y: float, text: str, how: str) -> str:

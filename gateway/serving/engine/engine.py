@@ -102,8 +102,8 @@ class Engine:
     def ready(self, model: str = "", version: str = "") -> bool:
         """Implement `Inference.ready`."""
         if not model:
-            held = [record.serving for record in self._registry.records() if record.serving]
-            serving = not all(each.target.refusal for each in held)
+            records = self._registry.records()
+            serving = any(one.serving is not None and not one.serving.target.refusal for one in records)
             listed = bool(self._registry.listed())
             ready = server_ready(self.ready_when, settled=self.settled, listed=listed, serving=serving)
             return ready and not self.draining

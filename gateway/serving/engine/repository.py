@@ -347,6 +347,7 @@ class ModelRepository:
             models = [release for release in releases if release.pipeline is None]
             await load_all((partial(self._bring_up, release) for release in models), self._selection.loads_at_once)
             pipelines = self._pipelines(releases)
+            # one that was staged may have run its golden set with earlier models
             tried = [one for one in pipelines if self._staging.staged(one) is None]
             for pipeline in pipelines:
                 await self._bring_up(pipeline)

@@ -32,6 +32,7 @@ LIMIT_BYTES = 64 * 2**20
 """Largest golden set of a pipeline, also once unpacked: the daemon itself reads and compares it, not a child."""
 LIMIT_S = 60.0
 """Longest time of one of its requests: a slow device takes longer for more rows, and a hung model is noticed."""
+AGAIN = "make it again: edge-gateway models golden DIR"
 PASSING = frozenset({Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.EXPIRED, Fault.THROTTLED, Fault.INTERNAL})
 """Refusals that say nothing about a pipeline: it is tried again."""
 
@@ -64,10 +65,14 @@ def read_set(file: Path, golden: Golden, manifest: ModelManifest) -> GoldenSet:
     found = read_golden(content, manifest, str(file), LIMIT_BYTES)
     for spec in manifest.inputs:
         if not fits(shape := found.inputs[spec.name].shape, spec.shape):
-            words = f"input {spec.name!r} of the golden set has shape {list(shape)}, expected {list(spec.shape)}"
-            raise ConfigurationError(words, file=str(file))
+            raise ConfigurationError(
+                f"input {spec.name!r} of the golden set has shape {list(shape)}, expected {list(spec.shape)}; {AGAIN}",
+                file=str(file),
+            )
     if len(rows := {len(array) for array in found.inputs.values()}) > 1:
-        raise ConfigurationError(f"the inputs of the golden set differ in their rows: {sorted(rows)}", file=str(file))
+        raise ConfigurationError(
+            f"the inputs of the golden set differ in their rows: {sorted(rows)}; {AGAIN}", file=str(file)
+        )
     return found
 
 
