@@ -108,7 +108,7 @@ class Engine:
             ready = server_ready(self.ready_when, settled=self.settled, listed=listed, serving=serving)
             return ready and not self.draining
         try:
-            return not self._registry.find(model, version).refusal
+            return self._registry.find(model, version).ready
         except RequestError:
             return False
 

@@ -358,6 +358,7 @@ class ModelRepository:
             while left := [one.release for one in self._serving() if not (one.target.fits or one.release in tried)]:
                 tried.append(left[0])
                 await self._bring_up(left[0])
+            await self._staging.renew()
         finally:
             for release in (*releases, *pipelines):
                 self._give_up(release)
@@ -474,9 +475,10 @@ class ModelRepository:
         return self._made(opened) if isinstance(opened, Opened) else opened
 
     async def _opened_pipeline(self, release: Release) -> ModelTarget:
-        old = self._registry.serving(release.name, release.version)
+        record = self._registry.record(release.name, release.version)
+        old = record.staged if record.stages(release) else record.serving
         try:
-            return await self._open_pipeline(release, self._registry.find, self._context, old)
+            return await self._open_pipeline(release, self._registry.find, self._context, old.target if old else None)
         except (VariantError, ConfigurationError):
             raise
         except Exception as error:  # one release's boundary: the others are served all the same

@@ -165,6 +165,11 @@ class Servable:
         """Implement `RequestTarget.refusal`: admission control decides for each request."""
         return ""
 
+    @property
+    def ready(self) -> bool:
+        """Implement `RequestTarget.ready`."""
+        return True
+
     def close_batches(self) -> None:
         """Submit again the requests that collect as bytes: another target may answer them now."""
         self._raw.close()

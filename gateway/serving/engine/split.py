@@ -56,6 +56,11 @@ class Split:
         """Implement `RequestTarget.refusal`: "" unless every version refuses."""
         return min(each.refusal for each in self._servables.values())
 
+    @property
+    def ready(self) -> bool:
+        """Implement `RequestTarget.ready`: whether a version is."""
+        return any(each.ready for each in self._servables.values())
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`: refuse a request that every version refuses."""
         refusal: RequestError | None = None

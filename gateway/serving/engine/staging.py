@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import ModelRefused, Publish, VariantChosen
@@ -81,6 +82,21 @@ class Staging:
         record = self._registry.record(release.name, release.version)
         return record.staged.target if record.staged and record.stages(release) else None
 
+    async def renew(self) -> None:
+        """Open staged pipelines again of which a model was replaced: a route gives them requests.
+
+        Those that a load opens now, and those that refuse requests with these models, stay as they are.
+        """
+        for model, version in self._registry.staged() - self._loads.keys():
+            held = self._registry.record(model, version).staged
+            if held is not None and not held.target.fits and not held.target.refusal:
+
+                async def same(release: Release = held.release) -> Release:
+                    return release
+
+                with suppress(VariantError, ConfigurationError, RequestError):  # its stager asks, too
+                    await self.stage(model, version, same)
+
     def close(self) -> None:
         """Discard all trials and releases that are not open yet."""
         self._closed = True
@@ -90,10 +106,12 @@ class Staging:
         return record.serving.target if record.serving and record.serves(release) else None
 
     async def _stage(self, release: Release, load: object) -> Loaded:
-        if (there := self._served(release) or self.staged(release)) is not None:
+        served = self._served(release)
+        if (there := served or self.staged(release)) is not None:
             if there.refusal:
                 raise VariantError(there.refusal)
-            return self._earlier_result(there)
+            if served or there.fits:
+                return self._earlier_result(there)
         if (unwanted := self._unwanted(release, load)) is not None:
             raise unwanted
         self._check_room((release.name, release.version))

@@ -46,6 +46,10 @@ class RequestTarget(Protocol):
     def refusal(self) -> str:
         """Return why it refuses all requests with the models that serve now, or ""."""
 
+    @property
+    def ready(self) -> bool:
+        """Return False if requests fail now: it refuses them, or a model that it needs does."""
+
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 

@@ -263,6 +263,11 @@ def _argmax(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: di
     return compiler.joined(node, [value], INTEGER_TYPE, lambda x: np.argmax(_some(x), axis=-1))
 
 
+def _atan2(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
+    _arguments(compiler, node, arguments, 2, 2)
+    return _of_several(compiler, node, arguments, lambda y, x: np.arctan2(np.asarray(y, np.float64), x))
+
+
 def _top(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 1, 1)
     value = compiler.vector(arguments[0], -1)
@@ -454,6 +459,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "any": _quantifier(every=False),
     "area": _sides(lambda box: (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])),
     "argmax": _argmax,
+    "atan2": _atan2,
     "contains": _contains,
     "count": _count,
     "crop": _crop,

@@ -229,6 +229,15 @@ class PipelineTarget:
         return self.failure if now == self.failed or (ROUTED in now and set(self.failed) <= set(now)) else ""
 
     @property
+    def ready(self) -> bool:
+        """Implement `RequestTarget.ready`: whether each step without a fallback has a model that is."""
+        try:
+            steps = [run.step for run in self._current().models if run.step.fallback is None]
+        except RequestError:
+            return False
+        return all(self.find(step.model, step.version).ready for step in steps)
+
+    @property
     def contents(self) -> tuple[str, ...]:
         """Implement `RequestTarget.contents`: of its release and galleries, and of the models that it runs now."""
         found = list(self._own)

@@ -135,6 +135,8 @@ nan = math.nan
         ("round(b)", [-2, 4, 0]),
         ("sqrt(a + 3)", [math.sqrt(5), math.sqrt(3), 0]),
         ("exp(b * 0)", [1, 1, 1]),
+        ("atan2(a, b)", [math.atan2(2, -1.5), 0, math.atan2(-3, 0)]),
+        ("atan2(v, 1)[0]", [math.pi / 4, 0, -math.pi / 4]),
         ("log(exp(1))", [1, 1, 1]),
         ("min(a, b)", [-1.5, 0, -3]),
         ("max(a, b, 1)", [2, 4, 1]),

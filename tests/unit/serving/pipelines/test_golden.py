@@ -616,6 +616,52 @@ async def test_a_staged_version_is_checked_with_the_models_of_its_commit(tmp_pat
 
 
 @pytest.mark.asyncio
+async def test_a_staged_version_under_a_route_is_checked_when_a_model_is_replaced(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    first = rig.pipelines[NAME]
+    assert first.pipeline is not None
+    later = replace(first, version="2", digest="p2", pipeline=replace(first.pipeline, version="2"))
+
+    async def fetched() -> Release:
+        return later
+
+    await rig.repository.stage(NAME, "2", fetched)
+    rig.repository.route(NAME, {"1": 1, "2": 99}, lease_s=60)
+    rig.pipelines[NAME] = replace(first, pipeline=replace(first.pipeline, golden=None), digest="p3")  # fits anything
+    for plus, digest, is_good in ((3, "d2", False), (1, "d3", True), (1.001, "d4", True)):
+        add(rig, plus, digest)
+        await rig.begin()
+        if is_good:
+            assert await rig.ask({"x": X}, "y", version="2")
+            assert rig.engine.placement(NAME, "2").level == "proven"
+            continue
+        with pytest.raises(RequestError, match="failed its golden set"):
+            await rig.ask({"x": X}, "y", version="2")
+        with pytest.raises(VariantError, match="failed its golden set"):  # its stager is told
+            await rig.repository.stage(NAME, "2", fetched)
+    runs = rig.session_of("m").rows_run[:]
+    await rig.repository.stage(NAME, "2", fetched)  # the same models are not asked again
+    assert rig.session_of("m").rows_run == runs
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_is_not_ready_while_one_that_it_runs_refuses(tmp_path: Path) -> None:
+    rig = await begun(tmp_path)
+    outer = f'[input]\nx = "FP32[4]"\n[[step]]\nname = "inner"\nmodel = "{NAME}"\nof = "x"\n'
+    rig.pipeline(f'{outer}[output]\ny = "inner.y"\n', name="outer", digest="o1")
+    spare = f'{outer}fallback = {{ word = "" }}\n[output]\nword = "inner.word"\n'
+    rig.pipeline(spare, name="spare", digest="o2")
+    await rig.begin()
+    assert [rig.engine.ready(name) for name in ("outer", "spare", NAME)] == [True, True, True]
+    add(rig, 3, "d2")
+    await rig.begin()
+    assert [rig.engine.ready(name) for name in ("outer", "spare", NAME)] == [False, True, False]
+    add(rig, 1, "d3")
+    await rig.begin()
+    assert rig.engine.ready("outer")
+
+
+@pytest.mark.asyncio
 async def test_a_route_over_a_model_that_failed_does_not_end_the_refusal(tmp_path: Path) -> None:
     rig = await begun(tmp_path)
     add(rig, 3, "d2")

@@ -13,6 +13,7 @@ import pytest
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.pipelines.tensors import cast
+from tests.simulators.daemon import ROOT
 from tests.simulators.images_made import encoded
 from tests.simulators.pipelines import FOUND as OBJECTS
 from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
@@ -41,6 +42,27 @@ def test_an_input_gets_the_nearest_value_that_its_datatype_holds(
     made = cast(given, datatype)
     assert made.dtype == datatype.dtype
     assert made.tolist() == wanted
+
+
+@pytest.mark.asyncio
+async def test_the_gauge_of_the_how_to_reads_its_needle() -> None:
+    page = (ROOT / "docs/pages/howto/pipelines.md").read_text()
+    steps = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "gauge-points" in block)
+    angles = np.radians([135, 405])  # from the lower left over the top to the lower right, of which down is y
+    shares = np.linspace(-0.1, 1.0, 12)
+
+    def points(of: Tensors) -> Tensors:
+        tips = angles[0] + shares * (angles[1] - angles[0])
+        found = [[[0, 0], *[[np.cos(at), np.sin(at)] for at in (*angles, tip)]] for tip in tips]
+        return {"keypoints": np.float32(found) * 30 + 50}
+
+    rig = PipelineRig()
+    rig.model("gauge-points", points, (PIXELS,), (spec("keypoints", 4, 2),))
+    rig.pipeline(f'[input]\nimage = "image"\n{steps}[output]\nbar = "gauge.bar"\n')
+    await rig.begin()
+    image = encoded(np.zeros((8, 8, 3), np.uint8))
+    found = await rig.ask({"image": np.array([image] * len(shares), object)}, "bar")
+    np.testing.assert_allclose(found["bar"], shares * 10, atol=1e-4)
 
 
 SKIPS = """
