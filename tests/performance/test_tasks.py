@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulators.daemon import ROOT
 from tests.simulators.images_made import drawn_jpeg
 from tests.simulators.yolov8n import yolov8n
@@ -28,6 +30,7 @@ def test_every_line_of_the_bench() -> None:
     )
 
 
+@pytest.mark.long
 def test_costs_of_a_whole_detection_and_of_decoders(tmp_path: Path) -> None:
     photograph, detector = tmp_path / "photograph.jpg", tmp_path / "detector.onnx"
     photograph.write_bytes(drawn_jpeg(320, 240))

@@ -41,6 +41,7 @@ def left_over(folder: Path) -> list[str]:
     return [line for line in lines if str(folder) in line] + [entry.name for entry in folder.iterdir()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_of_it_happens_and_nothing_is_left_running(folder: Path) -> None:
     process = started(folder)

@@ -162,6 +162,7 @@ def rows_of(said: str, key: str) -> list[dict[str, Any]]:
     return [json.loads(row) for row in re.findall(rf'^row \d+: ({{"{key}": .*}})$', said, re.MULTILINE)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_pipelines_decide_and_read(pipelines: tuple[Path, str]) -> None:
     folder, said = pipelines
@@ -174,6 +175,7 @@ def test_pipelines_decide_and_read(pipelines: tuple[Path, str]) -> None:
     assert [row["upside_down"] for row in rows_of(said, "upside_down")] == [False, True]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_pipelines_know_faces_as_their_package_does(pipelines: tuple[Path, str]) -> None:
     folder, said = pipelines
@@ -205,6 +207,7 @@ print(json.dumps([((x, y, x + w, y + h), float(known @ vector)) for (x, y, w, h)
 """The package's own chain, by OpenCV: each face's box and similarity."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_sixteen_callers_get_from_every_recipe_what_its_steps_give_by_hand(pipelines: tuple[Path, str]) -> None:
     folder, _ = pipelines

@@ -125,7 +125,9 @@ def stood_in(pasted: Sequence[Block], folder: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize(
+    "document", [pytest.param(one, marks=pytest.mark.long) if "ten-minutes" in one else one for one in DOCUMENTS]
+)
 def test_what_a_page_says_can_be_pasted(document: str, folder: Path) -> None:
     assert stood_in(blocks(document), clone_of(folder) if "first-inference" in document else folder)
 

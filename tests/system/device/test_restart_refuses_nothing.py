@@ -12,7 +12,7 @@ from tests.simulators.settled_device import GOOD, Settled, device, instance
 
 __all__ = ("device",)
 pytestmark = pytest.mark.timeout(240)
-RESTARTS = 6
+RESTARTS = 3
 
 
 def clients(device: Settled) -> Newcomers:

@@ -287,7 +287,7 @@ class TrustMachine(RuleBasedStateMachine):
         return True
 
 
-BOUNDED = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.timeout(600)

@@ -30,7 +30,7 @@ from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.asking import want
 from tests.simulators.constants import settings_with
 from tests.simulators.controller import controlling, free_port
-from tests.simulators.databases import KINDS, NOW, content, copied, made, shape, url
+from tests.simulators.databases import ALIKE, KINDS, NOW, content, copied, made, shape, url
 from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import empty_tables, full_fleet
@@ -358,7 +358,7 @@ def test_a_copy_that_differs_is_not_moved(tmp_path: Path, monkeypatch: pytest.Mo
         assert (starts(old), starts(new)) == (True, False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 def test_a_running_controller_is_left_alone(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The programs are processes of their own: SQLite's locks belong to a process, and one close would drop them."""
     folder, quick = tmp_path / "fleet", {"database": {"busy_timeout_ms": 100}}

@@ -100,6 +100,7 @@ def away_in_a_wave(folder: Path, ends: Mapping[str, int], away: Away, seconds: f
         assert fleet.replicas[0].end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_postgresql_is_gone_in_a_wave(memory_path: Path) -> None:
     away_in_a_wave(memory_path, FEW, halted, 5.0)
@@ -143,6 +144,7 @@ def killed_in_waves(folder: Path, ends: Mapping[str, int], kills: int, seed: int
         assert replica.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_controller_is_killed_twice_in_waves(memory_path: Path) -> None:
     killed_in_waves(memory_path, FEW, 2, 6)

@@ -54,7 +54,7 @@ def moved(fleet: ServedFleet, url: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("devices", "tables", "limit_s"),
     [
-        pytest.param(30, QUICK, 240.0, marks=pytest.mark.timeout(600)),
+        pytest.param(30, QUICK, 240.0, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param(MANY, SLOW, 3_000.0, marks=[pytest.mark.long, pytest.mark.timeout(9_000)]),
     ],
 )

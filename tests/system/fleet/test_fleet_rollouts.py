@@ -55,7 +55,9 @@ def sweep(kind: str, cast: str, step: int) -> int:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("kind", "cast"), [("sqlite", "few"), ("postgresql", "parts")])
+@pytest.mark.parametrize(
+    ("kind", "cast"), [("sqlite", "few"), pytest.param("postgresql", "parts", marks=pytest.mark.long)]
+)
 def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str, cast: str) -> None:
     assert sweep(kind, cast, STEP) > 5
 

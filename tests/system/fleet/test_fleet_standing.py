@@ -77,6 +77,7 @@ def standing(folder: Path) -> Iterator[Standing]:
         yield Standing(fleet, folder, stack)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_devices_that_come_later_are_served_whatever_happens_to_the_controller(memory_path: Path) -> None:
     with standing(memory_path) as fleet:

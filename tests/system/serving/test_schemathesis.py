@@ -36,7 +36,7 @@ def gateway(request, tmp_path_factory) -> Iterator[Daemon]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("token", [SECRET, CAMERA])
+@pytest.mark.parametrize("token", [SECRET, pytest.param(CAMERA, marks=pytest.mark.long)])
 def test_every_answer_is_documented(gateway, tmp_path, token) -> None:
     names = {"model": ["meter-reader", "activity"], "version": ["1"], "region": ["frames"]}
     lines = [TOOL]

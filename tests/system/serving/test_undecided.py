@@ -133,6 +133,7 @@ def test_ready_waits_for_every_model_and_those_that_wait_are_listed(tmp_path, li
         assert request(daemon, "GET", "/v2/health/ready")[0] == 200
 
 
+@pytest.mark.long
 def test_ready_may_be_as_soon_as_one_model_serves(tmp_path, library):
     with starting(tmp_path / "gateway", models=library, config=EARLY + 'ready = "first"\n') as daemon:
         daemon.wait("READY=1")

@@ -53,6 +53,7 @@ def choices(gateway: Daemon, model: str) -> int:
     return sum(line["event"] == "variant chosen" and line["model"] == model for line in gateway.lines())
 
 
+@pytest.mark.long
 def test_every_way_of_copying_a_model_serves_it_and_disturbs_no_other(
     library: Path, tmp_path: Path, state: Path
 ) -> None:
