@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gateway.common.domain.pipeline import TrackStep
 from gateway.common.domain.tensor import Array
 from gateway.serving.pipelines.slices import Slices
 from gateway.serving.tasks.views import FAR
@@ -52,22 +53,33 @@ class Counts:
     table: Array
 
 
-def follow(
-    state: Tracks, boxes: Array, scores: Array, high: float, low: float, lost: int
-) -> Slices[tuple[Tracks, Array, Array]]:
+@dataclass(frozen=True, slots=True)
+class CountedPlaces:
+    """Lines [lines, 2, 2] and zones [points, 2], in the units of the points that are counted.
+
+    An object that was not seen in more than `lost` frames is forgotten; until then it keeps its way, and its stay in a
+    zone.
+    """
+
+    lines: Array
+    zones: Sequence[Array]
+    lost: int
+
+
+def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slices[tuple[Tracks, Array, Array]]:
     """Follow the boxes [n, 4] of one frame. Return the tracks then, and of each box its number (0: none) and frames."""
     frame, table = state.frame + 1, _predicted(state)
     boxes, scores = np.asarray(boxes, np.float64), np.asarray(scores, np.float64)
     with np.errstate(invalid="ignore"):
         placed = np.clip(boxes, -FAR, FAR)
         large = (placed[:, 2:] - placed[:, :2] > 1e-6).all(axis=1)
-        usable = np.flatnonzero(np.isfinite(boxes).all(axis=1) & np.isfinite(scores) & large & (scores >= low))
+        usable = np.flatnonzero(np.isfinite(boxes).all(axis=1) & np.isfinite(scores) & large & (scores >= step.low))
     # In one order, whatever that of the model is.
     usable = usable[np.lexsort((*placed[usable].T, -scores[usable]))][:OBJECTS_LIMIT]
     placed, found = placed[usable], np.minimum(scores[usable], 1.0)
     measured = _measured(placed)
     matches = np.full(len(placed), -1)
-    is_high = found >= high
+    is_high = found >= step.high
     overlaps = overlap(_boxes(table), placed)
     weighted = overlaps * found
     known, seen = table[:, ID] > 0, table[:, SEEN] == frame - 1
@@ -83,14 +95,14 @@ def follow(
     hit = np.flatnonzero(matches >= 0)
     table[matches[hit]] = _corrected(table[matches[hit]], measured[hit])
     table[matches[hit], SEEN] = frame
-    begins = np.flatnonzero((matches < 0) & (found >= min(high + BEGIN, (1 + high) / 2)))
+    begins = np.flatnonzero((matches < 0) & (found >= min(step.high + BEGIN, (1 + step.high) / 2)))
     matches[begins] = np.arange(len(table), len(table) + len(begins))
     table = np.concatenate((table, _born(measured[begins], frame)))
     # A new object is confirmed in its second frame, those of the first frame at once.
     sure = np.flatnonzero(matches >= 0)
     sure = sure[(table[matches[sure], ID] == 0) & ((table[matches[sure], BORN] < frame) | (frame == 1))]
     table[matches[sure], ID] = np.arange(state.following, state.following + len(sure))
-    kept = ((table[:, ID] > 0) & (frame - table[:, SEEN] <= lost)) | (table[:, SEEN] == frame)
+    kept = ((table[:, ID] > 0) & (frame - table[:, SEEN] <= step.lost)) | (table[:, SEEN] == frame)
     kept &= ~_duplicates(table, kept & (table[:, ID] > 0), frame)
     kept[np.argsort(-np.where(kept, table[:, SEEN], -1), kind="stable")[OBJECTS_LIMIT:]] = False
     numbers, frames = np.zeros(len(boxes), np.int64), np.zeros(len(boxes), np.int64)
@@ -103,7 +115,7 @@ def follow(
 
 def _predicted(state: Tracks) -> Array:
     """Return a copy of the tracks with the places that they have in the next frame."""
-    table = state.table.copy()
+    table: Array = state.table.copy()
     table[table[:, SEEN] < state.frame, 7] = 0.0  # the height of what is lost stays
     place, speed = _deviations(table[:, 3])
     table[:, PLACE] += table[:, SPEED]
@@ -240,20 +252,14 @@ def _greatest(weights: Array) -> Slices[Array]:
 
 
 def count_objects(
-    state: Counts | None,
-    numbers: Array,
-    points: Array,
-    at_s: float,
-    lines: Array,
-    zones: Sequence[Array],
-    lost: int,
+    state: Counts | None, numbers: Array, points: Array, at_s: float, places: CountedPlaces
 ) -> tuple[Counts, Array, Array, Array]:
     """Count the objects of one frame, with numbers [n] and points [n, 2], at a time in seconds.
 
     Return the counts then, crossings [lines, 2] (in, out), objects in each zone, and the longest stay of these in
-    seconds. `lines` [lines, 2, 2] and `zones` [points, 2] are in the units of the points. An object that was not seen
-    in more than `lost` frames is forgotten; until then it keeps its way, and its stay in a zone.
+    seconds.
     """
+    lines, zones = places.lines, places.zones
     if state is None:
         state = Counts(0, np.zeros((len(lines), 2), np.int64), np.zeros((0, 4 + len(zones))))
     frame, table = state.frame + 1, state.table
@@ -269,7 +275,7 @@ def count_objects(
     fresh = np.column_stack((numbers, points, np.full(len(points), frame), since))
     others = np.ones(len(table), bool)
     others[known] = False
-    table = np.concatenate((table[others & (frame - table[:, 3] <= lost)], fresh))[-OBJECTS_LIMIT:]
+    table = np.concatenate((table[others & (frame - table[:, 3] <= places.lost)], fresh))[-OBJECTS_LIMIT:]
     return Counts(frame, state.totals + crossings, table), crossings, inside.sum(axis=1), stays
 
 
@@ -293,4 +299,3 @@ def within(points: Array, corners: Array) -> Array:
     with np.errstate(all="ignore"):
         right = ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * (x2 - x1) / (y2 - y1))
     return np.asarray(right.sum(axis=1) % 2 == 1)
-
