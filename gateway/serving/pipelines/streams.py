@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ class StreamState:
     states: dict[str, Any] = field(default_factory=dict)
     size: int = STREAM_BYTES
     used_s: float = 0.0
-    line: deque[StreamPassage] = field(default_factory=deque)
+    line: list[StreamPassage] = field(default_factory=list)
 
 
 class Streams:

@@ -75,7 +75,7 @@ def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slice
         large = (placed[:, 2:] - placed[:, :2] > 1e-6).all(axis=1)
         usable = np.flatnonzero(np.isfinite(boxes).all(axis=1) & np.isfinite(scores) & large & (scores >= step.low))
     # In one order, whatever that of the model is.
-    usable = usable[np.lexsort((*placed[usable].T, -scores[usable]))][:OBJECTS_LIMIT]
+    usable = usable[np.lexsort((*placed[usable].T[::-1], -scores[usable]))][:OBJECTS_LIMIT]
     placed, found = placed[usable], np.minimum(scores[usable], 1.0)
     measured = _measured(placed)
     matches = np.full(len(placed), -1)
