@@ -136,17 +136,9 @@ class Planner:
         return self._rows_of(step, name), self._columns[name]
 
     # ---- steps with state --------------------------------------------------------------------------------------------
-    def _add_state(
-        self,
-        run: LocalRun,
-        columns: Callable[[str], ColumnValue | None],
-        known: Callable[[], list[str]],
-    ) -> None:
-        self._states.append(len(self._runs))
-        self._add(run, columns, known)
-
     def _turn_slot(self) -> int:
-        """Return the slot of the turn, which pipelines without state do not have."""
+        """Note that the next run has state. Return the slot of the turn, which pipelines without state do not have."""
+        self._states.append(len(self._runs))
         if self._turn < 0:
             self._turn = self._slot()
         return self._turn
@@ -169,7 +161,7 @@ class Planner:
 
         def divided(values: Values) -> Slices[None]:
             state, boxes, scores = values[turn].states.get(step.name, NO_TRACKS), box.of(values), score.of(values)
-            numbers, ages = np.zeros(len(boxes), np.int64), np.zeros(len(boxes), np.int64)
+            numbers, ages = np.zeros((2, len(boxes)), np.int64)
             for places in frames_of(source, root, values):
                 state, numbers[places], ages[places] = yield from follow(state, boxes[places], scores[places], step)
                 yield
@@ -185,7 +177,7 @@ class Planner:
         if step.source in self._labels:
             self._labels[step.name] = self._labels[step.source]
         needs, known = self._needs(steps=[step.source]), self._known[step.source]
-        self._add_state(
+        self._add(
             LocalRun(step.name, needs, lambda values: whole_of(divided(values)), is_long, divided),
             lambda name: own.get(name) or ((value := of(name)) and lifted(value, rows)),
             lambda: [*known(), *own],
@@ -241,7 +233,7 @@ class Planner:
         }
         needs = self._needs(steps=[step.source, step.image])
         run = LocalRun(step.name, needs, lambda values: whole_of(divided(values)), is_long, divided)
-        self._add_state(run, columns.get, lambda: list(columns))
+        self._add(run, columns.get, lambda: list(columns))
 
 
 def frames_of(rows: RowSet, root: RowSet, values: Values) -> list[Array]:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import StreamLimits
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.passage import PassageOwner, RequestPassage
@@ -52,22 +51,18 @@ class Streams:
     def join(self, passage: StreamPassage) -> StreamState:
         """Add a request to the line of its stream."""
         self._forget()
-        request = passage.ticket.request
-        key = request.caller, request.stream
-        stream = self._busy.get(key) or self._idle.pop(key, None) or self._begin(key)
+        key = passage.ticket.request.caller, passage.ticket.request.stream
+        if (stream := self._busy.get(key) or self._idle.pop(key, None)) is None:
+            stream, self._size = StreamState(key), self._size + STREAM_BYTES
         self._busy[key] = stream
         stream.line.append(passage)
         return stream
 
-    def _begin(self, key: Key) -> StreamState:
-        self._size += STREAM_BYTES
-        return StreamState(key)
-
     def keep(self, stream: StreamState, states: dict[str, Any]) -> None:
         """Keep what the steps of a request made of the states."""
-        size = STREAM_BYTES + sum(state.table.nbytes for state in states.values())
-        self._size += size - stream.size
-        stream.states, stream.size = states, size
+        self._size -= stream.size
+        stream.states, stream.size = states, STREAM_BYTES + sum(state.table.nbytes for state in states.values())
+        self._size += stream.size
 
     def leave(self, stream: StreamState, passage: StreamPassage) -> None:
         """Take a request out of the line. If it had its turn, the next one has it."""
@@ -78,9 +73,8 @@ class Streams:
             self._idle[stream.key], stream.used_s = stream, time.monotonic()
             self._forget()
         elif had_turn:
-            following = stream.line[0]
-            following.grant(stream)
-            asyncio.get_running_loop().call_soon(following.advance)
+            stream.line[0].grant(stream)
+            asyncio.get_running_loop().call_soon(stream.line[0].advance)
 
     def _forget(self) -> None:
         """Forget idle streams: those over the limits, and those whose time is over. One timer serves all."""
@@ -148,13 +142,6 @@ class StreamPassage(RequestPassage):
     def cancel(self) -> None:
         super().cancel()
         self._leave()
-
-    def expire(self) -> None:
-        if self._under or self._threaded or self._stream is None or self._stream.line[0] is self:
-            super().expire()
-        else:
-            words = "the request's time is over; an earlier request of its stream is under way"
-            self._fail(self.plan.states[0], RequestError(Fault.EXPIRED, words))
 
     def _leave(self) -> None:
         if (stream := self._stream) is not None:

@@ -41,8 +41,8 @@ class Tracks:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Counts of a stream: totals [lines, 2] of crossings, and objects by number.
+class StreamCounts:
+    """StreamCounts of a stream: totals [lines, 2] of crossings, and objects by number.
 
     Columns of `table`: number, place, frame in which it was last seen, and since when it is in each zone (NaN: it is
     not).
@@ -68,8 +68,7 @@ class CountedPlaces:
 
 def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slices[tuple[Tracks, Array, Array]]:
     """Follow the boxes [n, 4] of one frame. Return the tracks then, and of each box its number (0: none) and frames."""
-    frame, table = state.frame + 1, _predicted(state)
-    boxes, scores = np.asarray(boxes, np.float64), np.asarray(scores, np.float64)
+    frame, table, boxes, scores = state.frame + 1, _predicted(state), boxes.astype(float), scores.astype(float)
     with np.errstate(invalid="ignore"):
         placed = np.clip(boxes, -FAR, FAR)
         large = (placed[:, 2:] - placed[:, :2] > 1e-6).all(axis=1)
@@ -77,13 +76,9 @@ def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slice
     # In one order, whatever that of the model is.
     usable = usable[np.lexsort((*placed[usable].T[::-1], -scores[usable]))][:OBJECTS_LIMIT]
     placed, found = placed[usable], np.minimum(scores[usable], 1.0)
-    measured = _measured(placed)
-    matches = np.full(len(placed), -1)
-    is_high = found >= step.high
-    overlaps = overlap(_boxes(table), placed)
-    weighted = overlaps * found
-    known, seen = table[:, ID] > 0, table[:, SEEN] == frame - 1
-    free = np.ones(len(table), bool)
+    measured, is_high, overlaps = _measured(placed), found >= step.high, overlap(_boxes(table), placed)
+    weighted, known, seen = overlaps * found, table[:, ID] > 0, table[:, SEEN] == frame - 1
+    matches, free = np.full(len(placed), -1), np.ones(len(table), bool)
     for similar, limit, tracks, some in (
         (weighted, FIRST, known, is_high),
         (overlaps, SECOND, known & seen, ~is_high),
@@ -105,11 +100,11 @@ def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slice
     kept = ((table[:, ID] > 0) & (frame - table[:, SEEN] <= step.lost)) | (table[:, SEEN] == frame)
     kept &= ~_duplicates(table, kept & (table[:, ID] > 0), frame)
     kept[np.argsort(-np.where(kept, table[:, SEEN], -1), kind="stable")[OBJECTS_LIMIT:]] = False
-    numbers, frames = np.zeros(len(boxes), np.int64), np.zeros(len(boxes), np.int64)
+    numbers, frames = np.zeros((2, len(boxes)), np.int64)
     there = matches >= 0
     there[there] = kept[matches[there]]
-    numbers[usable[there]] = table[matches[there], ID]
-    frames[usable[there]] = frame - table[matches[there], BORN] + 1
+    shown, tracks = usable[there], table[matches[there]]
+    numbers[shown], frames[shown] = tracks[:, ID], frame - tracks[:, BORN] + 1
     return Tracks(frame, state.following + len(sure), table[kept]), numbers, frames
 
 
@@ -129,9 +124,8 @@ def _corrected(table: Array, measured: Array) -> Array:
     """Return tracks with what was measured of them."""
     noise, _ = _deviations(table[:, 3])
     noise[:, 2] = ASPECT_SEEN
-    scale = table[:, SURE] + noise**2
+    scale, error = table[:, SURE] + noise**2, measured - table[:, PLACE]
     gain, speed_gain = table[:, SURE] / scale, table[:, MIXED] / scale
-    error = measured - table[:, PLACE]
     table[:, PLACE] += gain * error
     table[:, SPEED] += speed_gain * error
     table[:, SURE_SPEED] -= speed_gain * table[:, MIXED]
@@ -143,17 +137,16 @@ def _corrected(table: Array, measured: Array) -> Array:
 def _born(measured: Array, frame: int) -> Array:
     table = np.zeros((len(measured), FIELDS))
     place, speed = _deviations(measured[:, 3])
-    place[:, (0, 1, 3)] *= 2
-    speed[:, (0, 1, 3)] *= 10
-    table[:, PLACE], table[:, SURE], table[:, SURE_SPEED] = measured, place**2, speed**2
+    first, fast = np.array([2, 2, 1, 2]) * place, np.array([10, 10, 1, 10]) * speed
+    table[:, PLACE], table[:, SURE], table[:, SURE_SPEED] = measured, first**2, fast**2
     table[:, BORN] = table[:, SEEN] = frame
     return table
 
 
 def _deviations(heights: Array) -> tuple[Array, Array]:
     """Return the standard deviations of places and speeds [n, 4]."""
-    heights = np.maximum(np.abs(heights), 1e-6)[:, np.newaxis]
-    place, speed = np.repeat(heights * SIZE_SHARE, 4, axis=1), np.repeat(heights * SPEED_SHARE, 4, axis=1)
+    sizes = np.repeat(np.maximum(np.abs(heights), 1e-6)[:, np.newaxis], 4, axis=1)
+    place, speed = sizes * SIZE_SHARE, sizes * SPEED_SHARE
     place[:, 2], speed[:, 2] = ASPECT, ASPECT_SPEED
     return place, speed
 
@@ -252,8 +245,8 @@ def _greatest(weights: Array) -> Slices[Array]:
 
 
 def count_objects(
-    state: Counts | None, numbers: Array, points: Array, at_s: float, places: CountedPlaces
-) -> tuple[Counts, Array, Array, Array]:
+    state: StreamCounts | None, numbers: Array, points: Array, at_s: float, places: CountedPlaces
+) -> tuple[StreamCounts, Array, Array, Array]:
     """Count the objects of one frame, with numbers [n] and points [n, 2], at a time in seconds.
 
     Return the counts then, crossings [lines, 2] (in, out), objects in each zone, and the longest stay of these in
@@ -261,9 +254,8 @@ def count_objects(
     """
     lines, zones = places.lines, places.zones
     if state is None:
-        state = Counts(0, np.zeros((len(lines), 2), np.int64), np.zeros((0, 4 + len(zones))))
-    frame, table = state.frame + 1, state.table
-    order = np.argsort(numbers, kind="stable")
+        state = StreamCounts(0, np.zeros((len(lines), 2), np.int64), np.zeros((0, 4 + len(zones))))
+    frame, table, order = state.frame + 1, state.table, np.argsort(numbers, kind="stable")
     numbers, points = numbers[order], points[order]
     _, known, now = np.intersect1d(table[:, 0], numbers, assume_unique=True, return_indices=True)
     crossings = _crossings(table[known, 1:3], points[now], lines)
@@ -273,10 +265,9 @@ def count_objects(
     since = np.where(inside.T, np.where(np.isnan(since), at_s, since), np.nan)
     stays = np.max(np.where(inside.T, at_s - since, 0.0), axis=0, initial=0.0)
     fresh = np.column_stack((numbers, points, np.full(len(points), frame), since))
-    others = np.ones(len(table), bool)
-    others[known] = False
-    table = np.concatenate((table[others & (frame - table[:, 3] <= places.lost)], fresh))[-OBJECTS_LIMIT:]
-    return Counts(frame, state.totals + crossings, table), crossings, inside.sum(axis=1), stays
+    remembered = ~np.isin(table[:, 0], numbers) & (frame - table[:, 3] <= places.lost)
+    table = np.concatenate((table[remembered], fresh))[-OBJECTS_LIMIT:]
+    return StreamCounts(frame, state.totals + crossings, table), crossings, inside.sum(axis=1), stays
 
 
 def _crossings(before: Array, after: Array, lines: Array) -> Array:

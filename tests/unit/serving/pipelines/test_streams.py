@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -256,13 +257,15 @@ async def test_a_request_that_ends_before_its_turn_changes_nothing(how: str, mon
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_waits_for_its_turn_expires_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_waits_for_its_turn_expires_in_the_step_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rig = await following()
     find = Detector(rig, monkeypatch)
     (first,) = await begun(rig, frame(0))
     (late,) = await begun(rig, frame(1), deadline_ns=time.monotonic_ns() + 50_000_000)
     await find.let(1)
-    with pytest.raises(RequestError, match=r"step 'people': .*an earlier request of its stream is under way") as caught:
+    with pytest.raises(RequestError, match="step 'people': the request's time is over") as caught:
         await late
     assert caught.value.fault is Fault.EXPIRED
     await find.let(0)
@@ -492,11 +495,11 @@ async def test_a_hundred_thousand_streams_have_the_size_that_is_counted() -> Non
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for n in range(3_000):
-        stream = kept._begin((f"caller {n}", f"stream {n}"))
-        kept._busy[stream.key] = stream
-        stream.line.append(object())  # type: ignore[arg-type]
+        request = SimpleNamespace(caller=f"caller {n}", stream=f"stream {n}")
+        passage: Any = SimpleNamespace(ticket=SimpleNamespace(request=request))
+        stream = kept.join(passage)
         kept.keep(stream, {"people": Tracks(n, n, tracked.copy())})
-        kept.leave(stream, stream.line[0])
+        kept.leave(stream, passage)
     gc.collect()
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

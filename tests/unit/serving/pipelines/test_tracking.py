@@ -15,7 +15,15 @@ from gateway.common.domain.pipeline import TrackStep
 from gateway.common.domain.tensor import Array
 from gateway.serving.pipelines import tracking
 from gateway.serving.pipelines.slices import whole_of
-from gateway.serving.pipelines.tracking import CountedPlaces, Counts, Tracks, assigned, count_objects, follow, within
+from gateway.serving.pipelines.tracking import (
+    CountedPlaces,
+    StreamCounts,
+    Tracks,
+    assigned,
+    count_objects,
+    follow,
+    within,
+)
 
 STEP = TrackStep("t", "d")
 
@@ -199,10 +207,10 @@ YARD = np.array([[0.5, 0.5], [1.0, 0.5], [1.0, 1.0], [0.5, 1.0]])
 
 
 class Counter:
-    """Counts of one stream: one line (`DOOR`, from left to right) and one zone (`YARD`)."""
+    """StreamCounts of one stream: one line (`DOOR`, from left to right) and one zone (`YARD`)."""
 
     def __init__(self, lost: int = 3) -> None:
-        self.state: Counts | None = None
+        self.state: StreamCounts | None = None
         self.places, self.at_s = CountedPlaces(DOOR, [YARD], lost), 100.0
 
     def see(self, **points: tuple[float, float]) -> tuple[list[int], int, float]:
