@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import re
 import struct
 import time
 import tracemalloc
@@ -26,10 +27,12 @@ from gateway.common.domain.pipeline import StreamLimits
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.serving.engine.images import image_size
 from gateway.serving.engine.target import RequestTarget
+from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.pipelines import planner, streams
 from gateway.serving.pipelines.golden import compared, golden_answers
 from gateway.serving.pipelines.streams import StreamState
 from gateway.serving.pipelines.tracking import Tracks, follow
+from tests.simulators.daemon import ROOT
 from tests.simulators.images_made import ORIENTATION, encoded, exif
 from tests.simulators.pipelines import FOUND, PipelineRig, detector, spec
 from tests.unit.serving.pipelines.test_golden import with_golden
@@ -566,7 +569,7 @@ stay = "seen.yard_s"
 """
 
 
-def spots(rig: PipelineRig) -> None:
+def spots(rig: PipelineRig, **changes: Any) -> None:
     """Add a detector that finds one object: its box is around the brightest row of the image."""
 
     def find(pixels: Array) -> list[tuple[Any, float, int]]:
@@ -574,7 +577,7 @@ def spots(rig: PipelineRig) -> None:
         y = int(rows.argmax())
         return [((2, y - 3, 6, y + 1), 0.9, 0)] if rows.max() > 100 else []
 
-    detector(rig, "spots", find, digest="d1")
+    detector(rig, "spots", find, **changes)
 
 
 def spot(row: int) -> bytes:
@@ -602,6 +605,26 @@ async def test_counts_of_images() -> None:
     found = await counted(rig, 2, 1, arrived_ns=4 * 10**9)
     assert (found["back"], found["inside"], found["stay"]) == ([1, 1], [1, 1], [3.0, 3.0])
     assert rig.target().statistics.steps["image"].rows == 0  # only the headers are read
+
+
+@pytest.mark.asyncio
+async def test_the_pipeline_of_the_how_to_counts() -> None:
+    page = (ROOT / "docs/pages/howto/pipelines.md").read_text()
+    declared = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "person-detector" in block)
+    rig = PipelineRig()
+    spots(rig, labels=("person",))
+    rig.pipeline(declared.replace("person-detector", "spots"))
+    await rig.begin()
+    found = await counted(rig, 1, 2, 3, 4, 5, arrived_ns=10**9)
+    assert found["people.track"] == [[1]] * 5
+    assert (found["entered"], found["left"], found["waiting"]) == ([0, 0, 1, 1, 1], [0] * 5, [0, 0, 1, 1, 1])
+    found = await counted(rig, 5, 4, 3, 2, arrived_ns=3 * 10**9)
+    assert (found["longest_s"][::3], found["left"]) == ([2, 0], [0, 0, 0, 1])
+    steps = pipeline_steps(rig.target().placement.pipeline or pytest.fail("no pipeline"), {})["steps"]
+    assert [(each["kind"], each["reads"], each["does"]) for each in steps[-2:]] == [
+        ("track", ["persons"], "persons, scores from 0.5 and from 0.1, lost for 30 frames"),
+        ("count", ["image", "people"], "people at door, yard"),
+    ]
 
 
 @pytest.mark.asyncio
