@@ -26,6 +26,8 @@ BEGIN = 0.1
 SIZE_SHARE, SPEED_SHARE = 1 / 20, 1 / 160
 """Deviation of places and of speeds, in heights of the box."""
 ASPECT, ASPECT_SPEED, ASPECT_SEEN = 1e-2, 1e-5, 1e-1
+NEW, NEW_SPEED = np.array([2, 2, 1, 2]), np.array([10, 10, 1, 10])
+"""Factors of these for a new object."""
 PLACE, SPEED, SURE, MIXED, SURE_SPEED = (slice(begin, begin + 4) for begin in range(0, 20, 4))
 ID, BORN, SEEN, FIELDS = 20, 21, 22, 23
 """Columns of tracks: place, speed, variance of both and between them, number (0: unconfirmed), first and last frame."""
@@ -85,8 +87,9 @@ def follow(state: Tracks, boxes: Array, scores: Array, step: TrackStep) -> Slice
         (weighted, UNCONFIRMED, ~known, is_high),
     ):
         rows, columns = np.flatnonzero(tracks & free), np.flatnonzero(some & (matches < 0))
-        pairs, places = yield from assigned(similar[np.ix_(rows, columns)] - limit)
-        matches[columns[places]], free[rows[pairs]] = rows[pairs], False
+        if len(rows) and len(columns):
+            pairs, places = yield from assigned(similar[np.ix_(rows, columns)] - limit)
+            matches[columns[places]], free[rows[pairs]] = rows[pairs], False
     hit = np.flatnonzero(matches >= 0)
     table[matches[hit]] = _corrected(table[matches[hit]], measured[hit])
     table[matches[hit], SEEN] = frame
@@ -137,8 +140,7 @@ def _corrected(table: Array, measured: Array) -> Array:
 def _born(measured: Array, frame: int) -> Array:
     table = np.zeros((len(measured), FIELDS))
     place, speed = _deviations(measured[:, 3])
-    first, fast = np.array([2, 2, 1, 2]) * place, np.array([10, 10, 1, 10]) * speed
-    table[:, PLACE], table[:, SURE], table[:, SURE_SPEED] = measured, first**2, fast**2
+    table[:, PLACE], table[:, SURE], table[:, SURE_SPEED] = measured, (place * NEW) ** 2, (speed * NEW_SPEED) ** 2
     table[:, BORN] = table[:, SEEN] = frame
     return table
 
