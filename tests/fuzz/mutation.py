@@ -165,8 +165,24 @@ of = "default(one.y, x)"
 [[step]]
 name = "policy"
 rule = { ok = "n > 1 if present(one.y) else max(best.score, default=0) < 2", text = "vote(who.label, t)" }
+[[step]]
+name = "moved"
+track = "best"
+high = 0.6
+low = 0.2
+lost = 9
+[[step]]
+name = "passed"
+count = "moved"
+image = "image"
+lines = { door = [0.1, 0.5, 0.9, 0.5] }
+zones = { yard = [[0.1, 0.1], [0.9, 0.1], [0.5, 0.9]] }
+[state]
+keys = 9
+idle_s = 2.5
 [output]
 number = "count(best) + count(best.score > 0.3)"
+moved = "count(moved.frames > 3) + passed.door_in + passed.yard_s"
 things = { box = "best.box", kind = "first(crops.label)" }
 maybe = "max(best.score)"
 """

@@ -32,13 +32,18 @@ REQUEST_ROWS_LIMIT = 10_000
 SIDE_LIMIT = 8_192
 """Largest side of a tile, in pixels."""
 DEADLINE_LIMIT_S = 3_600.0
+LOST_LIMIT = 10_000
+"""Most frames that an object may be lost."""
+ZONE_POINTS_LIMIT = 64
+STREAMS_LIMIT = 100_000
+IDLE_LIMIT_S = 86_400.0
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 """Names of inputs and outputs, which clients of other servers may know in capitals."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
-KINDS = ("model", "rule", "select", "merge", "tile", "match")
+KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count")
 """Keys that name the kind of a step."""
 RESERVED = frozenset({"true", "false", "result", "task", *kwlist})
 
@@ -124,7 +129,49 @@ class MatchStep:
     unknown: str = "unknown"
 
 
-Step = ModelStep | RuleStep | SelectStep | MergeStep | TileStep | MatchStep
+@dataclass(frozen=True, slots=True)
+class TrackStep:
+    """Objects of `source` that are followed from frame to frame of a stream.
+
+    Scores from `high` on are matched first, then those from `low` on. An object is forgotten after `lost` frames.
+    """
+
+    name: str
+    source: str
+    high: float = 0.5
+    low: float = 0.1
+    lost: int = 30
+
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CountStep:
+    """Objects of `source`, which are followed, that cross lines and are in zones: places in shares of an `image`."""
+
+    name: str
+    source: str
+    image: str
+    lines: Mapping[str, tuple[Point, ...]]
+    zones: Mapping[str, tuple[Point, ...]]
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of its columns: four for each line, two for each zone."""
+        of_lines = [f"{line}_{way}" for line in self.lines for way in ("in", "out", "in_total", "out_total")]
+        return of_lines + [f"{zone}{part}" for zone in self.zones for part in ("", "_s")]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Limits of what a pipeline keeps of streams: most streams (`keys`), and how long one may be idle."""
+
+    keys: int = 1_000
+    idle_s: float = 60.0
+
+
+Step = ModelStep | RuleStep | SelectStep | MergeStep | TileStep | MatchStep | TrackStep | CountStep
 Output = Expression | Mapping[str, Expression]
 """Value of an output: an expression, or one object for each row of a step, with expressions by key."""
 
@@ -141,6 +188,7 @@ class Pipeline:
     text: str = ""
     file: str = ""
     golden: Golden | None = None
+    state: StreamLimits = StreamLimits()
 
     @property
     def galleries(self) -> tuple[str, ...]:
@@ -186,8 +234,15 @@ def read_pipeline(text: str, file: str) -> Pipeline:
     if len(steps) > STEPS_LIMIT:
         top.refuse("step", f"{len(steps)} steps; at most {STEPS_LIMIT} are read; divide the pipeline")
     outputs, golden = _outputs(top), golden_table(top.table("golden"), (RUNTIME,))
+    state = StreamLimits()
+    if (limits := top.table("state")) is not None:
+        if not any(isinstance(step, TrackStep | CountStep) for step in steps):
+            top.refuse("state", "is for steps with state; add a step with track, or remove it")
+        keys = limits.integer("keys", state.keys, low=1, high=STREAMS_LIMIT)
+        state = StreamLimits(keys, limits.number("idle_s", state.idle_s, low=1.0, high=IDLE_LIMIT_S))
+        limits.finish()
     top.finish()
-    return Pipeline(name, version, inputs, tuple(steps), outputs, text, file, golden)
+    return Pipeline(name, version, inputs, tuple(steps), outputs, text, file, golden, state)
 
 
 def _inputs(top: Table) -> tuple[PipelineInput, ...]:
@@ -304,6 +359,50 @@ def _match_step(table: Table, name: str, _known: set[str]) -> MatchStep:
     )
 
 
+def _track_step(table: Table, name: str, known: set[str]) -> TrackStep:
+    high, low = table.number("high", 0.5, low=0.0, high=1.0), table.number("low", 0.1, low=0.0, high=1.0)
+    if low > high:
+        table.refuse("low", f"must be at most 'high', which is {high:g}")
+    lost = table.integer("lost", 30, low=0, high=LOST_LIMIT)
+    return TrackStep(name, _earlier(table, "track", table.text("track"), known), high, low, lost)
+
+
+def _count_step(table: Table, name: str, known: set[str]) -> CountStep:
+    source = _earlier(table, "count", table.text("count"), known)
+    image = _earlier(table, "image", table.text("image"), known)
+    step = CountStep(name, source, image, _places(table, "lines"), _places(table, "zones"))
+    if not 0 < len(step.lines) + len(step.zones) <= NAMES_LIMIT:
+        table.refuse("count", f"needs 1 to {NAMES_LIMIT} lines and zones, in the tables lines and zones")
+    if twice := [each for each in step.columns if step.columns.count(each) > 1]:
+        table.refuse("count", f"has two columns with the name {twice[0]!r}; rename a line or zone")
+    return step
+
+
+def _places(table: Table, key: str) -> dict[str, tuple[Point, ...]]:
+    """Read lines, [x1, y1, x2, y2], or zones, [[x, y], …]."""
+    inner, found = table.table(key), dict[str, tuple[Point, ...]]()
+    is_line = key == "lines"
+    low, high = (2, 2) if is_line else (3, ZONE_POINTS_LIMIT)
+    form = "[x1, y1, x2, y2]" if is_line else f"{low} to {high} points [x, y]"
+    for name in inner.remaining() if inner else ():
+        if inner is None:
+            break
+        _check_name(inner, name, name)
+        value = inner.take(name)
+        points = [value[:2], value[2:]] if is_line and isinstance(value, list) else value
+        if not (isinstance(points, list) and low <= len(points) <= high and all(map(_is_place, points))):
+            inner.refuse(name, f"must be {form}, in shares of the picture from 0 to 1")
+        if len(places := {tuple(point) for point in points}) < len(points):
+            inner.refuse(name, f"has {len(points)} points, of which {len(points) - len(places)} are equal to others")
+        found[name] = tuple((float(x), float(y)) for x, y in points)
+    return found
+
+
+def _is_place(point: Any) -> bool:
+    is_pair = isinstance(point, list) and len(point) == 2
+    return is_pair and all(type(share) in {int, float} and 0 <= share <= 1 for share in point)
+
+
 _READERS: Mapping[str, Any] = {
     "model": _model_step,
     "rule": _rule_step,
@@ -311,6 +410,8 @@ _READERS: Mapping[str, Any] = {
     "merge": _merge_step,
     "tile": _tile_step,
     "match": _match_step,
+    "track": _track_step,
+    "count": _count_step,
 }
 
 

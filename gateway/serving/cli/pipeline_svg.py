@@ -23,6 +23,8 @@ COLOURS = {
     "merge": "#911eb4",
     "tile": "#9a6324",
     "match": "#808000",
+    "track": "#c2185b",
+    "count": "#2e7d32",
 }
 ENDS = "#8896a5"
 """Colour of inputs and outputs."""

@@ -33,7 +33,8 @@ class InferRequest:
 
     `deadline_ns` is on the monotonic clock (None: none). `priority` 1 is highest, 0 the model's default. Empty
     `outputs` mean all of them. `caller`: the first available of token's name, certificate, peer uid and address.
-    `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest.
+    `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest
+    and for steps with state. `arrived_ns`: its arrival, on the monotonic clock, for these (0: when it is submitted).
     """
 
     model: str
@@ -46,6 +47,7 @@ class InferRequest:
     caller: str = ""
     stream: str = ""
     ignored_parameters: int = 0
+    arrived_ns: int = 0
 
 
 @dataclass(slots=True)

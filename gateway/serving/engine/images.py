@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import IMAGE_FORMATS, Preprocess, TensorSpec, fits
 from gateway.common.domain.tensor import Array, Tensor
-from gateway.serving.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
+from gateway.serving.engine.orientation import STORED, mirrored, orientation_of, read_orientation, upright, upright_size
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.tasks.audio_input import decode_recordings
 from gateway.serving.tasks.frame import Frame, place
@@ -33,6 +34,8 @@ _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _BANDS = {"gray": "L", "rgb": "RGB", "bgr": "BGR"}
 REDUCING_GAP = 2.0
 """Gap for parts of an image in its full size: what Pillow calls indistinguishable is 3, a scaled decode has less."""
+HEADER_PIXELS = 178_956_970
+"""Most pixels of an image of which only the header is read: Pillow opens no larger one."""
 _CHANNELS_LAST = ("NHWC",)
 warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
@@ -136,6 +139,19 @@ def open_image(content: bytes, where: str, settings: EngineSettings, pixels_left
     return _open(content, Preprocess(IMAGE_FORMATS), where, pixels_left).image
 
 
+def image_size(content: bytes, row: int, name: str) -> tuple[int, int]:
+    """Return width and height of an upright JPEG or PNG image of an input, of its header.
+
+    Raises RequestError: INVALID if it is none, TOO_LARGE if it has far too many pixels.
+    """
+    from PIL import Image
+
+    with _refusals(f"image {row} of input '{name}'", IMAGE_FORMATS, HEADER_PIXELS):
+        image = Image.open(io.BytesIO(content), formats=[each.upper() for each in IMAGE_FORMATS])
+        late = content.rpartition(b"eXIf")[2] if image.format == "PNG" else b""  # it may follow the pixels
+        return upright_size(image.size, read_orientation(image.info.get("exif") or late))
+
+
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:
     """Return parts of images as a tensor [n, …] for an input that declares its preprocessing, and their places in it.
 
@@ -222,10 +238,10 @@ def _decode_frame(
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
     """Return the decoded image, perhaps at a smaller scale, turned upright if the manifest does not say otherwise."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     formats = tuple(name.upper() for name in preprocess.decode)
-    try:
+    with _refusals(where, preprocess.decode, pixel_limit):
         image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
         stored = image.size
         _check_pixels(image.width * image.height, pixel_limit, where)
@@ -245,8 +261,17 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
         excess = (side / scale - whole for side, whole in zip(image.size, size, strict=True))
         part = part.moved(*(more if ends else 0.0 for more, ends in zip(excess, mirrored(turn), strict=True)))
         return _Decoded(image, scale, replace(frame, turned=turn != STORED), part)
+
+
+@contextmanager
+def _refusals(where: str, decode: Sequence[str], pixel_limit: int) -> Iterator[None]:
+    """Raise RequestError for what Pillow raises for data that is no image, or broken."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        yield
     except UnidentifiedImageError:
-        wanted = " or ".join(preprocess.decode)
+        wanted = " or ".join(decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise RequestError(Fault.TOO_LARGE, f"{where} decodes to more than {pixel_limit} pixels") from None

@@ -15,6 +15,7 @@ from gateway.common.domain.expressions import Expression
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.pipeline import (
     IMAGE,
+    CountStep,
     MergeStep,
     ModelStep,
     Pipeline,
@@ -23,6 +24,7 @@ from gateway.common.domain.pipeline import (
     SelectStep,
     Step,
     TileStep,
+    TrackStep,
 )
 from gateway.common.domain.rights import Rights
 from gateway.common.domain.statistics import Duration, Placement, ServableStatistics, StepStatistics
@@ -166,6 +168,12 @@ def _step(step: Step, pipeline: Pipeline) -> Document:
         height, width = step.size
         does = f"{step.image.text} in {height} × {width}, overlap {step.overlap:g}"
         return _line(step.name, "tile", pipeline, does, step.image)
+    if isinstance(step, TrackStep):
+        does = f"{step.source}, scores from {step.high:g} and from {step.low:g}, lost for {step.lost} frames"
+        return _line(step.name, "track", pipeline, does, named=[step.source])
+    if isinstance(step, CountStep):
+        does = f"{step.source} at {', '.join((*step.lines, *step.zones))}"
+        return _line(step.name, "count", pipeline, does, named=[step.source, step.image])
     return _line(step.name, "match", pipeline, f"{step.of.text} in {step.gallery}, least {step.least:g}", step.of)
 
 

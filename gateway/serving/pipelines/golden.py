@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.engine import Futures
 from gateway.serving.engine.target import RequestTarget
 from gateway.serving.pipelines.outputs import filler
+from gateway.serving.pipelines.runs import keeps_state
 from gateway.serving.tasks.interpreter import RESULT
 
 ROWS = 8
@@ -100,12 +102,17 @@ async def golden_answers(
     """
     name, version, loop, parts = manifest.name, manifest.version, asyncio.get_running_loop(), list[InferResponse]()
     wanted = tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
+    # Of a pipeline with state, each row is a frame of one new stream, a second after the one before.
+    most_rows, stream, arrived_ns = 1 if (keeps := keeps_state(manifest)) else most_rows, uuid4().hex, 0
     rows = portions(manifest, GoldenSet(inputs, {}), min(ROWS, most_rows))
     while portion := await asyncio.to_thread(next, rows, None):
+        arrived_ns += 1_000_000_000
         tensors = {spec.name: Tensor(spec.datatype, portion[spec.name]) for spec in manifest.inputs}
         future: asyncio.Future[InferResponse] = loop.create_future()
         deadline_ns = time.monotonic_ns() + int(LIMIT_S * 1e9)
         request = InferRequest(name, tensors, version, "", wanted, deadline_ns, caller="golden set")
+        if keeps:
+            request.stream, request.arrived_ns = stream, arrived_ns
         pending = submit(request, Futures(), future)
         try:
             parts.append(await future)

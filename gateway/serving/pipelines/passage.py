@@ -232,7 +232,7 @@ class RequestPassage:
     def expire(self) -> None:
         """Fail at the request's deadline, in the first step that is not over."""
         late = RequestError(Fault.EXPIRED, "the request's time is over")
-        begun = next(iter(self._under), next(iter(self._threaded.values()), 0))
+        begun = next(iter(self._under), next(iter(self._threaded.values()), next(iter(self.plan.states), 0)))
         self._fail(begun, late)
 
     def _late(self, index: int, under: Under) -> None:

@@ -6,18 +6,18 @@ Types, shapes, labels and names are checked here, before a request comes. The pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.common.domain.document import read_document
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression, ExpressionError
 from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
     REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
+    CountStep,
     MatchStep,
     MergeStep,
     ModelStep,
@@ -28,6 +28,7 @@ from gateway.common.domain.pipeline import (
     SelectStep,
     Step,
     TileStep,
+    TrackStep,
 )
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.pipelines.columns import (
@@ -48,11 +49,12 @@ from gateway.serving.pipelines.columns import (
     placed,
     spread,
 )
-from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
 from gateway.serving.pipelines.lists import merged, nearest, unit_vectors
 from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents, work_of
+from gateway.serving.pipelines.planner import Gallery, Manifests, Planner
 from gateway.serving.pipelines.runs import (
+    STATE,
     Column,
     DecodeRun,
     Feed,
@@ -64,6 +66,7 @@ from gateway.serving.pipelines.runs import (
     decode_next_to_pixels,
     elements,
     finds_objects,
+    keeps_state,
     may_fit,
     row_shape,
 )
@@ -77,7 +80,7 @@ class Plan:
     """Compiled pipeline. `runs` come in an order in which each follows those that it `needs` (by index).
 
     `inputs`: slot of each input's column. `slots`: how many values a request has. `manifest`: what callers see.
-    `followers`: of each run, those that need it.
+    `followers`: of each run, those that need it. `states`: the runs with state, which is in the slot `turn`.
     """
 
     pipeline: Pipeline
@@ -88,6 +91,8 @@ class Plan:
     outputs: tuple[OutputColumn, ...]
     slots: int
     followers: tuple[tuple[int, ...], ...]
+    states: tuple[int, ...] = ()
+    turn: int = -1
 
     @property
     def models(self) -> tuple[ModelRun, ...]:
@@ -110,10 +115,6 @@ class Plan:
         return {name: arrays[name] for name in wanted}
 
 
-Manifests = Callable[[str, str], ModelManifest]
-"""Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
-Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
-"""Function that returns the vectors [n, d], of length 1, and labels of a gallery's file. Raises ConfigurationError."""
 LOOP_WORK = 1_000_000
 """Most multiplications of a comparison with a gallery on the event loop: about 0.1 ms."""
 LOOP_VALUES = 2_000
@@ -127,22 +128,7 @@ def plan(pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> Plan:
     return _Planner(pipeline, manifests, gallery).plan()
 
 
-class _Planner:
-    def __init__(self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> None:
-        self._pipeline, self._manifests, self._gallery = pipeline, manifests, gallery
-        self._slots = 0
-        self._root = RowSet("input", self._slot(), self._slot())
-        self._runs = list[Run]()
-        self._by_name = dict[str, int]()
-        self._columns = dict[str, Callable[[str], ColumnValue | None]]()
-        self._known = dict[str, Callable[[], list[str]]]()
-        self._rows = dict[str, RowSet]()
-        self._labels = dict[str, Sequence[str]]()
-        self._inputs = dict[str, tuple[PipelineInput, int]]()
-        self._bare = dict[str, ColumnValue]()
-        self._pixels = set[str]()
-        self._seen = list[list[str]]()
-
+class _Planner(Planner):
     def plan(self) -> Plan:
         for each in self._pipeline.inputs:
             self._input(each)
@@ -172,62 +158,9 @@ class _Planner:
             tuple(outputs),
             self._slots,
             tuple(tuple(n for n, run in enumerate(runs) if index in run.needs) for index in range(len(runs))),
+            tuple(self._states),
+            self._turn,
         )
-
-    # ---- names -------------------------------------------------------------------------------------------------------
-    def _slot(self) -> int:
-        self._slots += 1
-        return self._slots - 1
-
-    def _error(self, step: str, problem: str) -> ConfigurationError:
-        place = next((n for n, each in enumerate(self._pipeline.steps) if each.name == step), 0)
-        table = read_document(self._pipeline.text, self._pipeline.file).tables("step")[place]
-        try:
-            table.refuse("name", f"step '{step}': {problem}")
-        except ConfigurationError as error:
-            return error
-
-    def _input(self, declared: PipelineInput) -> None:
-        slot = self._slot()
-        self._inputs[declared.name] = declared, slot
-        if declared.kind == IMAGE:
-            of_type = IMAGE_TYPE
-            self._by_name[declared.name] = len(self._runs)
-            self._runs.append(DecodeRun(declared.name, slot))
-        elif declared.kind == TEXT:
-            of_type = ColumnType(TEXT, (), Datatype.BYTES)
-        else:
-            is_flag = declared.datatype is Datatype.BOOL
-            of_type = ColumnType(FLAG if is_flag else NUMBER, declared.shape, declared.datatype)
-        self._bare[declared.name] = ColumnValue(of_type, self._root, lambda values: values[slot])
-
-    def _scope(self, bare: Mapping[str, ColumnValue] | None = None, near: Sequence[str] = ()) -> ExpressionNames:
-        return ExpressionNames(
-            columns=lambda step, name: self._columns[step](name) if step in self._columns else None,
-            bare={**self._bare, **(bare or {})},
-            rows=self._rows,
-            labels=self._labels,
-            known=lambda step: self._known[step]() if step in self._known else (),
-            near=near,
-        )
-
-    def _compiled(self, expression: Expression) -> ColumnValue:
-        for name in expression.names:
-            if name in self._inputs and self._inputs[name][0].kind == IMAGE:
-                self._pixels.add(name)
-        return compiled(expression, self._scope())
-
-    def _needs(self, *expressions: Expression | None, steps: Sequence[str] = ()) -> frozenset[int]:
-        named = [*steps]
-        for each in filter(None, expressions):
-            named += [step for step, _ in each.columns]
-            named += each.names
-        return frozenset(self._by_name[name] for name in named if name in self._by_name)
-
-    def _add(self, run: Run, columns: Callable[[str], ColumnValue | None], known: Callable[[], list[str]]) -> None:
-        self._by_name[run.name] = len(self._runs)
-        self._runs.append(run)
-        self._columns[run.name], self._known[run.name] = columns, known
 
     # ---- steps -------------------------------------------------------------------------------------------------------
     def _step(self, step: Step) -> None:
@@ -241,11 +174,15 @@ class _Planner:
             self._merge(step)
         elif isinstance(step, TileStep):
             self._tile(step)
+        elif isinstance(step, TrackStep):
+            self._track(step)
+        elif isinstance(step, CountStep):
+            self._count(step)
         else:
             self._match(step)
 
     def _model(self, step: ModelStep) -> None:
-        manifest = self._manifests(step.model, step.version)
+        manifest = self._stateless(step)
         taken = {spec.name: spec for spec in manifest.inputs}
         required = [spec.name for spec in manifest.inputs if spec.default is None]
         inputs = dict(step.inputs)
@@ -283,6 +220,13 @@ class _Planner:
             if self._model_column(run, key) is None:
                 raise self._error(step.name, f"fallback names '{key}', which is no column of the step")
         self._add(run, lambda name: self._model_column(run, name), lambda: column_names(manifest))
+
+    def _stateless(self, step: ModelStep) -> ModelManifest:
+        """Return the manifest of a step's model. Raises ConfigurationError for a pipeline with state."""
+        manifest = self._manifests(step.model, step.version)
+        if keeps_state(manifest):
+            raise self._error(step.name, f"pipeline '{step.model}' has steps with state; write its steps into this one")
+        return manifest
 
     def _feed(
         self, step: ModelStep, spec: TensorSpec | None, name: str, expression: Expression, manifest: ModelManifest
@@ -364,12 +308,6 @@ class _Planner:
         if kind != of_type.kind or not is_held:
             raise self._error(run.name, f"fallback has {value!r:.80} for '{name}', which is {of_type.words}")
         return value.encode() if isinstance(value, str) else value
-
-    def _at(self, value: ColumnValue, rows: RowSet, step: str, words: str) -> ColumnValue:
-        """Return a value with one row for each of `rows`. Raises ConfigurationError if those were not made of its."""
-        if value.rows is not None and value.rows not in rows.lineage():
-            raise self._error(step, f"{words} reads rows of '{value.rows.name}', of which '{rows.name}' was not made")
-        return lifted(value, rows)
 
     def _rule(self, step: RuleStep) -> None:
         found = {name: self._compiled(each) for name, each in step.columns.items()}
@@ -545,11 +483,6 @@ class _Planner:
         run = LocalRun(step.name, self._needs(step.of), lambda values: whole_of(divided(values)), is_long, divided)
         self._add(run, columns.get, lambda: list(columns))
 
-    def _rows_of(self, step: str, name: str) -> RowSet:
-        if (rows := self._rows.get(name)) is None:
-            raise self._error(step, f"'{name}' has no rows of its own: it is no detector, tile, select or merge")
-        return rows
-
     # ---- what callers see --------------------------------------------------------------------------------------------
     def _output(self, name: str, output: Output) -> list[OutputColumn]:
         if isinstance(output, Expression):
@@ -586,6 +519,7 @@ class _Planner:
             (),
             batch=True,  # else admission takes it for a bare model, whose inputs may differ in rows
             answered=tuple(spec.name for spec in specs),
+            parameters=dict.fromkeys([STATE] if self._states else (), "stream"),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,8 @@ COUNTED = "classes"
 """Result of detectors that states how many objects a row has: ABSENT follows them."""
 PLACES = frozenset({"boxes", "corners", "keypoints"})
 """Results that are places in the image that the model got."""
+STATE = "state"
+"""Parameter of the manifest of a pipeline that has steps with state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,20 @@ class DecodeRun:
     needs: frozenset[int] = frozenset()
 
 
+@dataclass(slots=True)
+class Turn:
+    """Turn of a request in its stream: its arrival in seconds, and the states of steps by name, as they become."""
+
+    at_s: float
+    states: dict[str, Any]
+
+
 Run = ModelRun | LocalRun | DecodeRun
+
+
+def keeps_state(manifest: ModelManifest) -> bool:
+    """Return True for a pipeline with state."""
+    return not manifest.variants and STATE in manifest.parameters
 
 
 def signature(manifest: ModelManifest) -> tuple[object, ...]:
@@ -158,6 +174,7 @@ def signature(manifest: ModelManifest) -> tuple[object, ...]:
         manifest.answered,
         manifest.batched,
         manifest.max_batch_rows,
+        keeps_state(manifest),
     )
 
 

@@ -42,9 +42,11 @@ from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.golden import check_golden
 from gateway.serving.pipelines.lists import unit_vectors
 from gateway.serving.pipelines.passage import RequestPassage
-from gateway.serving.pipelines.plan import Gallery, Plan, plan
+from gateway.serving.pipelines.plan import Plan, plan
+from gateway.serving.pipelines.planner import Gallery
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.pipelines.slices import Slices
+from gateway.serving.pipelines.streams import StreamPassage, Streams
 from gateway.serving.tasks.frame import Frame
 
 GALLERY_LIMIT_BYTES = 2**30
@@ -68,6 +70,7 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
         raise VariantError(words, remedy=remedy, transient=True) from error
     if pipeline.golden is not None:
         await _check(target, pipeline.golden, release.folder, old)
+    target.take_streams(old)
     is_same = old is not None and old.manifest == target.manifest
     target.count_in(old.statistics if old and is_same else ServableStatistics(pipeline.name, pipeline.version))
     target.publish_state(ServableState.AVAILABLE)
@@ -179,6 +182,7 @@ class PipelineTarget:
             raise ConfigurationError(words, table="limits.queue", key="policy")
         self._under_way, self._callers = dict[Ticket, RequestPassage](), Counter[str]()
         self._lingering = set[Future[Any]]()
+        self.streams, self.declared_as = Streams(pipeline.state), (*own, pipeline.text)
         self._closed, self._none = False, asyncio.Event()
         self._none.set()
         self.proven, self.proof = tuple[str, ...](), ""
@@ -258,6 +262,13 @@ class PipelineTarget:
         self.statistics, self.steps = statistics, [statistics.steps.get(name) or StepStatistics() for name in names]
         statistics.steps = dict(zip(names, self.steps, strict=True))
 
+    def take_streams(self, old: ModelTarget | None) -> None:
+        """Go on with the streams of a target of the same contents and declaration, else begin with none."""
+        if isinstance(old, PipelineTarget) and old.declared_as == self.declared_as:
+            self.streams = old.streams
+        else:  # without those of its golden set
+            self.streams = Streams(self._pipeline.state)
+
     def counted(self, weight: int) -> ServableStatistics:
         """Implement `ModelTarget.counted`."""
         counted = self.statistics
@@ -307,7 +318,7 @@ class PipelineTarget:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
         ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
-        passage = self._under_way[ticket] = RequestPassage(self, plan, ticket)
+        passage = self._under_way[ticket] = (StreamPassage if plan.states else RequestPassage)(self, plan, ticket)
         self._callers[request.caller] += 1
         self._none.clear()
         loop = asyncio.get_running_loop()

@@ -6,12 +6,15 @@ import pytest
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.pipeline import (
+    CountStep,
     MatchStep,
     MergeStep,
     ModelStep,
     RuleStep,
     SelectStep,
+    StreamLimits,
     TileStep,
+    TrackStep,
     read_pipeline,
 )
 from gateway.common.domain.tensor import Datatype
@@ -94,6 +97,29 @@ def step(*lines: str) -> str:
     return head + "\n".join(("[[step]]", *lines)) + '\n[output]\ny = "a.y"\n'
 
 
+ZONE = "[[0, 0], [1, 0], [0, 1]]"
+
+
+def counting(*lines: str) -> str:
+    """Return a document with a step that counts, whose lines and zones begin at line 14."""
+    return step('name = "b"', 'count = "a"', 'image = "x"', *lines)
+
+
+def test_steps_with_state_are_read() -> None:
+    lines = "lines = { door = [0.1, 0.5, 0.9, 0.5] }", "zones = { yard = [[0.1, 0.1], [0.9, 0.1], [0.5, 0.9]] }"
+    text = counting(*lines).replace(
+        "[output]", '[[step]]\nname = "t"\ntrack = "a"\nhigh = 0.6\nlow = 0.2\nlost = 9\n[output]'
+    )
+    pipeline = read_pipeline(text + "[state]\nkeys = 7\nidle_s = 9.5\n", "p")
+    count, track = pipeline.steps[1:]
+    door, yard = ((0.1, 0.5), (0.9, 0.5)), ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
+    assert count == CountStep("b", "a", "x", {"door": door}, {"yard": yard})
+    assert count.columns == ["door_in", "door_out", "door_in_total", "door_out_total", "yard", "yard_s"]
+    assert track == TrackStep("t", "a", 0.6, 0.2, 9)
+    assert pipeline.state == StreamLimits(7, 9.5)
+    assert read_pipeline(text, "p").state == StreamLimits(1000, 60.0)
+
+
 @pytest.mark.parametrize(
     ("document", "line", "problem"),
     [
@@ -118,7 +144,7 @@ def step(*lines: str) -> str:
         (step('name = "x"', 'rule = { p = "1" }'), 11, "is the name of another step or input"),
         (step('name = "class"', 'rule = { p = "1" }'), 11, "no word of expressions"),
         (step('name = "B"', 'rule = { p = "1" }'), 11, "must be 1 to 32 lower-case letters"),
-        (step('name = "b"'), 11, "must have one of model, rule, select, merge, tile, match; it has none"),
+        (step('name = "b"'), 11, "must have one of model, rule, select, merge, tile, match, track, count; it has none"),
         (step('name = "b"', 'model = "m"', "rule = {}"), 11, "it has model and rule"),
         (step('name = "b"', 'model = "m"'), None, "missing"),
         (step('name = "b"', 'model = "m m"', 'of = "x"'), 12, "must be 1 to 128 letters"),
@@ -148,6 +174,34 @@ def step(*lines: str) -> str:
         (step('name = "b"', 'match = "../people.npz"', 'of = "x"'), 12, "must name an .npz file of this folder"),
         (step('name = "b"', 'match = "people.csv"', 'of = "x"'), 12, "must name an .npz file of this folder"),
         (step('name = "b"', 'match = "people.npz"', 'of = "x"', "least = 2"), 14, "must be between"),
+        (step('name = "b"', 'track = "c"'), 12, "is no earlier step"),
+        (step('name = "b"', 'track = "a"', "high = 1.5"), 13, "must be between"),
+        (step('name = "b"', 'track = "a"', "high = nan"), 13, "must be between"),
+        (step('name = "b"', 'track = "a"', "low = 0.6"), 13, "must be at most 'high', which is 0.5"),
+        (step('name = "b"', 'track = "a"', "lost = -1"), 13, "must be between"),
+        (step('name = "b"', 'track = "a"', "top = 1"), 13, "unknown key"),
+        (step('name = "b"', 'count = "a"', 'image = "y"'), 13, "is no earlier step"),
+        (step('name = "b"', 'count = "a"', 'image = "x"'), 12, "needs 1 to 64 lines and zones"),
+        (counting("lines = { in = [0, 0, 1, 1] }"), 14, "no word of expressions"),
+        (counting("lines = { d = [0.5, 0.5, 0.5, 0.5] }"), 14, "has 2 points, of which 1 are equal to others"),
+        (counting("lines = { d = [0, 0, 1] }"), 14, "must be \\[x1, y1, x2, y2\\], in shares"),
+        (counting("lines = { d = [0, 0, 1, 1.01] }"), 14, "in shares of the picture from 0 to 1"),
+        (counting("lines = { d = [0, 0, 1, nan] }"), 14, "in shares of the picture"),
+        (counting("lines = { d = [0, 0, 1, true] }"), 14, "in shares of the picture"),
+        (counting("lines = { d = [0, 0, 1, 0x" + "f" * 5000 + "] }"), 14, "in shares of the picture"),
+        (counting('lines = { d = "0, 0, 1, 1" }'), 14, "must be \\[x1, y1, x2, y2\\]"),
+        (counting("zones = { z = [[0, 0], [1, 1]] }"), 14, "must be 3 to 64 points"),
+        (counting(f"zones = {{ z = {[[n / 65, 0] for n in range(65)]} }}"), 14, "must be 3 to 64 points"),
+        (counting("zones = { z = [[0, 0], [1, 1], [0, 0]] }"), 14, "has 3 points, of which 1 are equal"),
+        (counting("zones = { z = [[0, 0], [1, 1], 3] }"), 14, "must be 3 to 64 points"),
+        (counting("zones = { z = [[0, 0], [1, -0.1], [0, 1]] }"), 14, "in shares of the picture"),
+        (counting("lines = { a = [0, 0, 1, 1] }", f"zones = {{ a_in = {ZONE} }}"), 12, "two columns .* 'a_in'"),
+        (counting(f"zones = {{ a = {ZONE}, a_s = {ZONE} }}"), 12, "two columns with the name 'a_s'"),
+        (step('name = "b"', 'track = "a"', "[state]", "keys = 0"), 14, "must be between 1 and 100000"),
+        (step('name = "b"', 'track = "a"', "[state]", "keys = 100001"), 14, "must be between 1 and 100000"),
+        (step('name = "b"', 'track = "a"', "[state]", "idle_s = 0.5"), 14, "must be between"),
+        (step('name = "b"', 'track = "a"', "[state]", "keep = 5"), 14, "unknown key"),
+        (step('name = "b"', 'rule = { p = "1" }', "[state]", "keys = 5"), 13, "is for steps with state"),
         (WHOLE.replace('number = "count(best)"', '9umber = "1"'), 46, "the name '9umber' must be"),
         (WHOLE.replace("kind =", '"k k" ='), 47, "the name 'k k' must be"),
         (WHOLE + "more = 1\n", 48, "must be a string|unknown key"),

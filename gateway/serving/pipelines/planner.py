@@ -1,0 +1,243 @@
+"""Names, rows and needs of a pipeline's steps while it is compiled, and its steps with state. Pure.
+
+A step with state reads and writes it in the `Turn` of its request, which the passage puts into a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gateway.common.domain.document import read_document
+from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.expressions import Expression
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import CountStep, Pipeline, PipelineInput, SelectStep, TrackStep
+from gateway.common.domain.tensor import Array, Datatype
+from gateway.serving.engine.images import image_size
+from gateway.serving.pipelines.columns import (
+    FLAG,
+    IMAGE,
+    IMAGE_TYPE,
+    INTEGER_TYPE,
+    NUMBER,
+    NUMBER_TYPE,
+    TEXT,
+    ColumnType,
+    ColumnValue,
+    RowSet,
+    Values,
+    lifted,
+    owner_of,
+)
+from gateway.serving.pipelines.compiler import ExpressionNames
+from gateway.serving.pipelines.functions import compiled
+from gateway.serving.pipelines.runs import DecodeRun, LocalRun, Run
+from gateway.serving.pipelines.slices import Slices, whole_of
+from gateway.serving.pipelines.tracking import CountedPlaces, Tracks, count_objects, follow
+from gateway.serving.tasks.views import View
+
+LOOP_PAIRS = 400
+"""Most pairs of boxes that a frame's tracking compares on the event loop: 0.4 ms, 1 to 2 ms if all are in one place."""
+NO_TRACKS = Tracks()
+Manifests = Callable[[str, str], ModelManifest]
+"""Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
+Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
+"""Function that returns the vectors [n, d], of length 1, and labels of a gallery's file. Raises ConfigurationError."""
+
+
+class Planner:
+    """Planner of what all steps share, and of the steps with state."""
+
+    def __init__(self, pipeline: Pipeline, manifests: Manifests, gallery: Gallery) -> None:
+        self._pipeline, self._manifests, self._gallery = pipeline, manifests, gallery
+        self._slots = 0
+        self._root = RowSet("input", self._slot(), self._slot())
+        self._runs = list[Run]()
+        self._by_name = dict[str, int]()
+        self._columns = dict[str, Callable[[str], ColumnValue | None]]()
+        self._known = dict[str, Callable[[], list[str]]]()
+        self._rows = dict[str, RowSet]()
+        self._labels = dict[str, Sequence[str]]()
+        self._inputs = dict[str, tuple[PipelineInput, int]]()
+        self._bare = dict[str, ColumnValue]()
+        self._pixels = set[str]()
+        self._seen = list[list[str]]()
+        self._states, self._turn = list[int](), -1
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+    def _slot(self) -> int:
+        self._slots += 1
+        return self._slots - 1
+
+    def _error(self, step: str, problem: str) -> ConfigurationError:
+        place = next((n for n, each in enumerate(self._pipeline.steps) if each.name == step), 0)
+        table = read_document(self._pipeline.text, self._pipeline.file).tables("step")[place]
+        try:
+            table.refuse("name", f"step '{step}': {problem}")
+        except ConfigurationError as error:
+            return error
+
+    def _input(self, declared: PipelineInput) -> None:
+        slot = self._slot()
+        self._inputs[declared.name] = declared, slot
+        if declared.kind == IMAGE:
+            of_type = IMAGE_TYPE
+            self._by_name[declared.name] = len(self._runs)
+            self._runs.append(DecodeRun(declared.name, slot))
+        elif declared.kind == TEXT:
+            of_type = ColumnType(TEXT, (), Datatype.BYTES)
+        else:
+            is_flag = declared.datatype is Datatype.BOOL
+            of_type = ColumnType(FLAG if is_flag else NUMBER, declared.shape, declared.datatype)
+        self._bare[declared.name] = ColumnValue(of_type, self._root, lambda values: values[slot])
+
+    def _scope(self, bare: Mapping[str, ColumnValue] | None = None, near: Sequence[str] = ()) -> ExpressionNames:
+        return ExpressionNames(
+            columns=lambda step, name: self._columns[step](name) if step in self._columns else None,
+            bare={**self._bare, **(bare or {})},
+            rows=self._rows,
+            labels=self._labels,
+            known=lambda step: self._known[step]() if step in self._known else (),
+            near=near,
+        )
+
+    def _compiled(self, expression: Expression) -> ColumnValue:
+        for name in expression.names:
+            if name in self._inputs and self._inputs[name][0].kind == IMAGE:
+                self._pixels.add(name)
+        return compiled(expression, self._scope())
+
+    def _needs(self, *expressions: Expression | None, steps: Sequence[str] = ()) -> frozenset[int]:
+        named = [*steps]
+        for each in filter(None, expressions):
+            named += [step for step, _ in each.columns]
+            named += each.names
+        return frozenset(self._by_name[name] for name in named if name in self._by_name)
+
+    def _add(self, run: Run, columns: Callable[[str], ColumnValue | None], known: Callable[[], list[str]]) -> None:
+        self._by_name[run.name] = len(self._runs)
+        self._runs.append(run)
+        self._columns[run.name], self._known[run.name] = columns, known
+
+    def _at(self, value: ColumnValue, rows: RowSet, step: str, words: str) -> ColumnValue:
+        """Return a value with one row for each of `rows`. Raises ConfigurationError if those were not made of its."""
+        if value.rows is not None and value.rows not in rows.lineage():
+            raise self._error(step, f"{words} reads rows of '{value.rows.name}', of which '{rows.name}' was not made")
+        return lifted(value, rows)
+
+    def _rows_of(self, step: str, name: str) -> RowSet:
+        if (rows := self._rows.get(name)) is None:
+            raise self._error(step, f"'{name}' has no rows of its own: it is no detector, tile, select or merge")
+        return rows
+
+    def _column(self, step: TrackStep | CountStep, name: str, *shape: int) -> ColumnValue:
+        """Return a column of the source of a step."""
+        value = self._columns[step.source](name)
+        if value is None or (value.type.kind, value.type.shape) != (NUMBER, shape):
+            raise self._error(step.name, f"'{step.source}' has no column '{name}', as detectors have")
+        return value
+
+    # ---- steps with state --------------------------------------------------------------------------------------------
+    def _turn_slot(self) -> int:
+        """Note that the next run has state. Return the slot of the turn, which pipelines without state do not have."""
+        self._states.append(len(self._runs))
+        if self._turn < 0:
+            self._turn = self._slot()
+        return self._turn
+
+    def _track(self, step: TrackStep) -> None:
+        source, root, turn = self._rows_of(step.name, step.source), self._root, self._turn_slot()
+        if source.owner is not root:
+            words = f"'{step.source}' has several lists for one frame; join them with a merge step first"
+            raise self._error(step.name, words)
+        box, score, of = self._column(step, "box", 4), self._column(step, "score"), self._columns[step.source]
+        rows, number, age = RowSet(step.name, self._slot(), self._slot(), source, root), self._slot(), self._slot()
+        own = {
+            name: ColumnValue(INTEGER_TYPE, rows, lambda values, slot=slot: values[slot])  # type: ignore[misc]
+            for name, slot in (("track", number), ("frames", age))
+        }
+        if twice := own.keys() & set(self._known[step.source]()):
+            raise self._error(step.name, f"'{step.source}' has a column '{min(twice)}' already")
+
+        def divided(values: Values) -> Slices[None]:
+            state, boxes, scores = values[turn].states.get(step.name, NO_TRACKS), box.of(values), score.of(values)
+            numbers, ages = np.zeros((2, len(boxes)), np.int64)
+            for places in frames_of(source, root, values):
+                state, numbers[places], ages[places] = yield from follow(state, boxes[places], scores[places], step)
+                yield
+            values[turn].states[step.name], kept = state, np.flatnonzero(numbers)
+            values[number], values[age] = numbers[kept], ages[kept]
+            values[rows.index], values[rows.count] = kept, len(kept)
+
+        def is_long(values: Values) -> bool:
+            found, state = values[source.count], values[turn].states.get(step.name, NO_TRACKS)
+            return bool(values[root.count] > 1 or found * (found + len(state.table)) > LOOP_PAIRS)
+
+        self._rows[step.name] = rows
+        if step.source in self._labels:
+            self._labels[step.name] = self._labels[step.source]
+        needs, known = self._needs(steps=[step.source]), self._known[step.source]
+        self._add(
+            LocalRun(step.name, needs, lambda values: whole_of(divided(values)), is_long, divided),
+            lambda name: own.get(name) or ((value := of(name)) and lifted(value, rows)),
+            lambda: [*known(), *own],
+        )
+
+    def _count(self, step: CountStep) -> None:
+        steps = {each.name: each for each in self._pipeline.steps}
+        tracked = steps.get(step.source)
+        while isinstance(tracked, SelectStep):
+            tracked = steps.get(tracked.source)
+        if not isinstance(tracked, TrackStep):
+            raise self._error(step.name, f"'{step.source}' is no track step, nor a select of one")
+        declared, pictures = self._inputs.get(step.image, (None, 0))
+        if declared is None or declared.kind != IMAGE:
+            raise self._error(step.name, f"image names '{step.image}', which is no image input")
+        source, root, turn = self._rows_of(step.name, step.source), self._root, self._turn_slot()
+        box, number = self._column(step, "box", 4), self._column(step, "track")
+        lines = np.array(list(step.lines.values()), np.float64).reshape(-1, 2, 2)
+        zones = [np.array(zone, np.float64) for zone in step.zones.values()]
+        counted = CountedPlaces(lines, zones, tracked.lost)
+        crossed, inside, stayed = self._slot(), self._slot(), self._slot()
+
+        def divided(values: Values) -> Slices[None]:
+            state, at_s, count = values[turn].states.get(step.name), values[turn].at_s, values[root.count]
+            boxes, numbers = np.asarray(box.of(values), np.float64), number.of(values)
+            crossings = np.zeros((count, 4 * len(lines)), np.int64)
+            within, stays = np.zeros((count, len(zones)), np.int64), np.zeros((count, len(zones)))
+            for row, places in enumerate(frames_of(source, root, values)):
+                picture = values[pictures][row]
+                size = picture.image.size if isinstance(picture, View) else image_size(bytes(picture), row, step.image)
+                x1, _, x2, bottom = boxes[places].T
+                feet = np.column_stack(((x1 + x2) / 2, bottom)) / size
+                state, crossing, within[row], stays[row] = count_objects(state, numbers[places], feet, at_s, counted)
+                crossings[row] = np.concatenate((crossing, state.totals), axis=1).ravel()
+                yield
+            values[turn].states[step.name] = state
+            values[crossed], values[inside], values[stayed] = crossings, within, stays
+
+        def is_long(values: Values) -> bool:
+            return bool(values[root.count] > 1 or values[source.count] > LOOP_PAIRS)
+
+        places = [(crossed, at) for at in range(4 * len(lines))]
+        places += [(slot, at) for at in range(len(zones)) for slot in (inside, stayed)]
+        columns = {
+            name: ColumnValue(
+                NUMBER_TYPE if slot == stayed else INTEGER_TYPE,
+                root,
+                lambda values, slot=slot, at=at: values[slot][:, at],  # type: ignore[misc]
+            )
+            for name, (slot, at) in zip(step.columns, places, strict=True)
+        }
+        needs = self._needs(steps=[step.source, step.image])
+        run = LocalRun(step.name, needs, lambda values: whole_of(divided(values)), is_long, divided)
+        self._add(run, columns.get, lambda: list(columns))
+
+
+def frames_of(rows: RowSet, root: RowSet, values: Values) -> list[Array]:
+    """Return the places of the rows of each of the request's rows, which are frames."""
+    owners = owner_of(rows, root, values)
+    ends = np.cumsum(np.bincount(owners, minlength=values[root.count]))
+    return np.split(np.argsort(owners, kind="stable"), ends[:-1])
