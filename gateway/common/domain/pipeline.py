@@ -41,6 +41,8 @@ STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 """Names of inputs and outputs, which clients of other servers may know in capitals."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
+STATE = "state"
+"""Parameter of the manifest of a pipeline that has steps with state."""
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
 KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count")
@@ -216,6 +218,11 @@ def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> Mo
     outputs = tuple(TensorSpec(name, Datatype.BYTES, (ROWS,)) for name in names)
     variant = Variant(RUNTIME, RUNTIME, "none", artifacts)
     return ModelManifest(pipeline.name, pipeline.version, inputs, outputs, (variant,), golden=pipeline.golden)
+
+
+def keeps_state(manifest: ModelManifest) -> bool:
+    """Return True for a pipeline with state."""
+    return not manifest.variants and STATE in manifest.parameters
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:

@@ -10,6 +10,8 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.domain.infer import Parameter
 
 PRIORITY_LIMIT = 2**32 - 1
+SEQUENCE_LIMIT_CHARS = 256
+"""Longest name of a sequence: steps with state and queues keep it."""
 TIMEOUT_LIMIT_US = 24 * 3600 * 1_000_000
 CLASSES_LIMIT = 2**31 - 1
 
@@ -106,8 +108,12 @@ def _check(parameters: Mapping[str, Parameter], known: Mapping[str, tuple[type, 
 
 
 def _stream(sequence: Parameter) -> str:
-    """Return the name of a sequence. In Triton, 0 and "" mean that a request belongs to none."""
-    return str(sequence or "")
+    """Return the name of a sequence. In Triton, 0 and "" mean that a request belongs to none. Raises RequestError."""
+    name = str(sequence or "")
+    if len(name) > SEQUENCE_LIMIT_CHARS:
+        problem = f"has {len(name)} characters, at most {SEQUENCE_LIMIT_CHARS} are read"
+        raise RequestError(Fault.INVALID, f"parameter 'sequence_id' {problem}")
+    return name
 
 
 def _bounded(parameters: Mapping[str, Parameter], name: str, limit: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from zlib import crc32
 
 import numpy as np
 
@@ -54,6 +55,10 @@ class WeightedRoundRobin:
         """Return the next version."""
         place = self._place = (self._place + 1) % len(self._order)
         return self._order[place]
+
+    def of(self, key: str) -> str:
+        """Return the version of a key: always the same, and of many keys each version has its share."""
+        return self._order[crc32(key.encode(errors="replace")) % len(self._order)]
 
 
 def _order(weights: Mapping[str, int]) -> tuple[str, ...]:

@@ -148,8 +148,10 @@ def image_size(content: bytes, row: int, name: str) -> tuple[int, int]:
 
     with _refusals(f"image {row} of input '{name}'", IMAGE_FORMATS, HEADER_PIXELS):
         image = Image.open(io.BytesIO(content), formats=[each.upper() for each in IMAGE_FORMATS])
-        late = content.rpartition(b"eXIf")[2] if image.format == "PNG" else b""  # it may follow the pixels
-        return upright_size(image.size, read_orientation(image.info.get("exif") or late))
+        exif = image.info.get("exif")
+        if not exif and image.format == "PNG":  # it may follow the pixels
+            exif = content.rpartition(b"eXIf")[2]
+        return upright_size(image.size, read_orientation(exif or b""))
 
 
 def views_as_input(views: Iterable[View], spec: TensorSpec) -> tuple[Array, tuple[Frame, ...]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import keeps_state
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending, Sink
@@ -42,7 +43,7 @@ class Split:
     ) -> None:
         self._main = main = servables[main_version(turns.weights)]
         self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
-        self._servables, self._turns = servables, turns
+        self._servables, self._turns, self._by_stream = servables, turns, keeps_state(main.manifest)
         self._shadow = None if shadow is None else Shadow(shadow)
 
     @property
@@ -98,8 +99,12 @@ class Split:
         account: QuotaUse | None = None,
         frames: Sequence[Frame] = (),
     ) -> Pending:
-        """Implement `Submission.submit`: pass the request to the version whose turn it is."""
-        servable, shadow = self._servables.get(self._turns.next(), self._main), self._shadow
+        """Implement `Submission.submit`: pass the request to the version whose turn it is.
+
+        Frames of a stream go to the same version of a pipeline with state.
+        """
+        version = self._turns.of(f"{request.caller}/{request.stream}") if self._by_stream else self._turns.next()
+        servable, shadow = self._servables.get(version, self._main), self._shadow
         if shadow is None or shadow.servable is servable:
             return servable.submit(request, sink, token, account, frames)
         return shadow.submit(servable, request, sink, token, account=account, frames=frames)

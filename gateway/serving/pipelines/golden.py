@@ -17,7 +17,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Golden, ModelManifest, TensorSpec, Tolerance, fits
-from gateway.common.domain.pipeline import RUNTIME
+from gateway.common.domain.pipeline import RUNTIME, keeps_state
 from gateway.common.domain.tensor import Array, Tensor, Tensors
 from gateway.serving.domain.golden import GoldenResult, GoldenSet, compare_golden, portions, read_golden
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
@@ -25,7 +25,6 @@ from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.engine import Futures
 from gateway.serving.engine.target import RequestTarget
 from gateway.serving.pipelines.outputs import filler
-from gateway.serving.pipelines.runs import keeps_state
 from gateway.serving.tasks.interpreter import RESULT
 
 ROWS = 8

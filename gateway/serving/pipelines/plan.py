@@ -17,6 +17,7 @@ from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
     REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
+    STATE,
     CountStep,
     MatchStep,
     MergeStep,
@@ -29,6 +30,7 @@ from gateway.common.domain.pipeline import (
     Step,
     TileStep,
     TrackStep,
+    keeps_state,
 )
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.pipelines.columns import (
@@ -54,7 +56,6 @@ from gateway.serving.pipelines.lists import merged, nearest, unit_vectors
 from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents, work_of
 from gateway.serving.pipelines.planner import Gallery, Manifests, Planner
 from gateway.serving.pipelines.runs import (
-    STATE,
     Column,
     DecodeRun,
     Feed,
@@ -66,7 +67,6 @@ from gateway.serving.pipelines.runs import (
     decode_next_to_pixels,
     elements,
     finds_objects,
-    keeps_state,
     may_fit,
     row_shape,
 )

@@ -5,6 +5,7 @@ A step with state reads and writes it in the `Turn` of its request, which the pa
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -13,7 +14,16 @@ from gateway.common.domain.document import read_document
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression
 from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.pipeline import CountStep, Pipeline, PipelineInput, SelectStep, TrackStep
+from gateway.common.domain.pipeline import (
+    CountStep,
+    MergeStep,
+    ModelStep,
+    Pipeline,
+    PipelineInput,
+    SelectStep,
+    TileStep,
+    TrackStep,
+)
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.engine.images import image_size
 from gateway.serving.pipelines.columns import (
@@ -40,6 +50,10 @@ from gateway.serving.tasks.views import View
 
 LOOP_PAIRS = 400
 """Most pairs of boxes that a frame's tracking compares on the event loop: 0.4 ms, 1 to 2 ms if all are in one place."""
+LOOP_CORNERS = 5_000
+"""Most objects times corners of zones and lines of a frame that is counted on the event loop: about 1 ms."""
+LOOP_HEADER_BYTES = 16_384
+"""Largest image whose header is read on the event loop: an odd one is thousands of parts, each read by Python."""
 NO_TRACKS = Tracks()
 Manifests = Callable[[str, str], ModelManifest]
 """Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
@@ -195,6 +209,7 @@ class Planner:
         declared, pictures = self._inputs.get(step.image, (None, 0))
         if declared is None or declared.kind != IMAGE:
             raise self._error(step.name, f"image names '{step.image}', which is no image input")
+        self._check_seen(step, tracked.source)
         source, root, turn = self._rows_of(step.name, step.source), self._root, self._turn_slot()
         box, number = self._column(step, "box", 4), self._column(step, "track")
         lines = np.array(list(step.lines.values()), np.float64).reshape(-1, 2, 2)
@@ -218,8 +233,11 @@ class Planner:
             values[turn].states[step.name] = state
             values[crossed], values[inside], values[stayed] = crossings, within, stays
 
+        corners = 2 * len(lines) + sum(map(len, zones))
+
         def is_long(values: Values) -> bool:
-            return bool(values[root.count] > 1 or values[source.count] > LOOP_PAIRS)
+            several, given = values[root.count] > 1 or values[source.count] * corners > LOOP_CORNERS, values[pictures]
+            return bool(several or (not isinstance(given[0], View) and len(given[0]) > LOOP_HEADER_BYTES))
 
         places = [(crossed, at) for at in range(4 * len(lines))]
         places += [(slot, at) for at in range(len(zones)) for slot in (inside, stayed)]
@@ -234,6 +252,36 @@ class Planner:
         needs = self._needs(steps=[step.source, step.image])
         run = LocalRun(step.name, needs, lambda values: whole_of(divided(values)), is_long, divided)
         self._add(run, columns.get, lambda: list(columns))
+
+    def _check_seen(self, step: CountStep, source: str) -> None:
+        """Refuse detectors whose boxes are not in pixels of the upright image of a `count` step."""
+        steps, left = {each.name: each for each in self._pipeline.steps}, [source]
+        while left:
+            each = steps[left.pop()]
+            if isinstance(each, SelectStep):
+                left.append(each.source)
+            elif isinstance(each, MergeStep):
+                left += each.sources
+            elif isinstance(each, ModelStep):
+                manifest = self._manifests(each.model, each.version)
+                turned = [one for one in manifest.inputs if one.preprocess and one.preprocess.orientation == "stored"]
+                seen = [expression.tree for expression in each.inputs.values()]
+                if turned or not all(self._shows(tree, step.image) for tree in seen):
+                    words = f"the boxes of '{each.name}' are not in pixels of '{step.image}' as it is seen upright"
+                    raise self._error(step.name, f"{words}; let it find objects in that image, a crop or a tile of it")
+
+    def _shows(self, tree: ast.expr, image: str) -> bool:
+        """Return False for a picture that is another one than an image, its crops and tiles."""
+        if isinstance(tree, ast.Name):
+            declared, _ = self._inputs.get(tree.id, (None, 0))
+            return declared is None or declared.kind != IMAGE or tree.id == image
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            return tree.func.id == "crop" and self._shows(tree.args[0], image)
+        if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name):
+            name = tree.value.id
+            tile = next((each for each in self._pipeline.steps if each.name == name), None)
+            return not isinstance(tile, TileStep) or self._shows(tile.image.tree, image)
+        return True
 
 
 def frames_of(rows: RowSet, root: RowSet, values: Values) -> list[Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
-from gateway.common.domain.pipeline import ModelStep
+from gateway.common.domain.pipeline import ModelStep, keeps_state
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.domain.infer import RequestedOutput
 from gateway.serving.pipelines.columns import (
@@ -39,8 +39,6 @@ COUNTED = "classes"
 """Result of detectors that states how many objects a row has: ABSENT follows them."""
 PLACES = frozenset({"boxes", "corners", "keypoints"})
 """Results that are places in the image that the model got."""
-STATE = "state"
-"""Parameter of the manifest of a pipeline that has steps with state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +155,6 @@ class Turn:
 
 
 Run = ModelRun | LocalRun | DecodeRun
-
-
-def keeps_state(manifest: ModelManifest) -> bool:
-    """Return True for a pipeline with state."""
-    return not manifest.variants and STATE in manifest.parameters
 
 
 def signature(manifest: ModelManifest) -> tuple[object, ...]:

@@ -22,8 +22,8 @@ from gateway.serving.pipelines.runs import Turn
 
 STATE_LIMIT_BYTES = 2**28
 """Most bytes of the states of all streams of a pipeline."""
-STREAM_BYTES = 1_500
-"""Bytes of a stream besides its arrays."""
+STREAM_BYTES, STEP_BYTES = 1_500, 600
+"""Bytes of a stream, and of the state of each of its steps, besides arrays."""
 Key = tuple[str, str]
 
 
@@ -39,61 +39,91 @@ class StreamState:
 
 
 class Streams:
-    """Streams by caller and name, within limits: the one that is idle longest is forgotten first."""
+    """Streams by caller and name, within limits.
+
+    Beyond them the one that is idle longest is forgotten: of the caller that takes the room, else of all.
+    """
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits, self._size, self._timed = limits, 0, False
         self._busy, self._idle = dict[Key, StreamState](), OrderedDict[Key, StreamState]()
+        self._idle_of = dict[str, OrderedDict[Key, None]]()
 
     def __len__(self) -> int:
         return len(self._busy) + len(self._idle)
 
     def join(self, passage: StreamPassage) -> StreamState:
         """Add a request to the line of its stream."""
-        self._forget()
         key = passage.ticket.request.caller, passage.ticket.request.stream
-        if (stream := self._busy.get(key) or self._idle.pop(key, None)) is None:
+        self._forget_idle()
+        if (stream := self._busy.get(key)) is None and (stream := self._take(key)) is None:
             stream, self._size = StreamState(key), self._size + STREAM_BYTES
         self._busy[key] = stream
         stream.line.append(passage)
+        self._make_room(stream)
         return stream
+
+    def waiting(self, caller: str, name: str) -> int:
+        """Return how many requests of a stream have their turn or wait for it."""
+        return len(stream.line) if (stream := self._busy.get((caller, name))) else 0
 
     def keep(self, stream: StreamState, states: dict[str, Any]) -> None:
         """Keep what the steps of a request made of the states."""
         self._size -= stream.size
-        stream.states, stream.size = states, STREAM_BYTES + sum(state.table.nbytes for state in states.values())
+        stream.states = states
+        stream.size = STREAM_BYTES + sum(STEP_BYTES + state.nbytes for state in states.values())
         self._size += stream.size
+        self._make_room(stream)
 
     def leave(self, stream: StreamState, passage: StreamPassage) -> None:
         """Take a request out of the line. If it had its turn, the next one has it."""
         had_turn = stream.line[0] is passage
         stream.line.remove(passage)
         if not stream.line:
-            del self._busy[stream.key]
-            self._idle[stream.key], stream.used_s = stream, time.monotonic()
-            self._forget()
+            key, stream.used_s = stream.key, time.monotonic()
+            self._idle[key] = self._busy.pop(key)
+            self._idle_of.setdefault(key[0], OrderedDict())[key] = None
+            self._make_room(stream)
+            self._forget_idle()
         elif had_turn:
             stream.line[0].grant(stream)
             asyncio.get_running_loop().call_soon(stream.line[0].advance)
 
-    def _forget(self) -> None:
-        """Forget idle streams: those over the limits, and those whose time is over. One timer serves all."""
-        limits, now_s = self._limits, time.monotonic()
+    def _take(self, key: Key) -> StreamState | None:
+        """Take an idle stream out; None if there is none of that key."""
+        if (stream := self._idle.pop(key, None)) is not None:
+            own = self._idle_of[key[0]]
+            del own[key]
+            if not own:
+                del self._idle_of[key[0]]
+        return stream
+
+    def _make_room(self, stream: StreamState) -> None:
+        """Forget idle streams beyond the limits, others of its caller first: who makes many forgets none of others."""
+        while self._idle and (len(self) > self._limits.keys or self._size > STATE_LIMIT_BYTES):
+            oldest = next(iter(self._idle_of.get(stream.key[0]) or self._idle))
+            if oldest == stream.key:
+                oldest = next(iter(self._idle))
+            self._size -= self._idle[oldest].size
+            self._take(oldest)
+
+    def _forget_idle(self) -> None:
+        """Forget streams whose time is over. One timer serves all."""
         while self._idle:
             oldest = next(iter(self._idle.values()))
-            left_s = oldest.used_s + limits.idle_s - now_s
-            if left_s > 0 and len(self) <= limits.keys and self._size <= STATE_LIMIT_BYTES:
+            left_s = oldest.used_s + self._limits.idle_s - time.monotonic()
+            if left_s > 0:
                 if not self._timed:
                     self._timed = True
                     asyncio.get_running_loop().call_later(left_s, _look, weakref.ref(self))
                 return
-            del self._idle[oldest.key]
+            self._take(oldest.key)
             self._size -= oldest.size
 
     def look(self) -> None:
         """Forget what is idle too long, at the time of the timer."""
         self._timed = False
-        self._forget()
+        self._forget_idle()
 
 
 def _look(streams: weakref.ref[Streams]) -> None:

@@ -341,6 +341,10 @@ class PipelineTarget:
 
         A more urgent request keeps its place.
         """
+        if self.streams.waiting(request.caller, request.stream) >= max(1, self._queue.requests // 2):
+            self.statistics.drop("queue_full")  # one frame that hangs leaves room for the streams of its caller
+            words = f"pipeline '{self.manifest.name}' has as many requests of this sequence_id under way as it may"
+            raise RequestError(Fault.OVERLOADED, f"{words}; try again later", retry_after_s=self.settings.retry_after_s)
         if len(self._under_way) + len(self._lingering) < self._queue.requests:
             return
         words = f"pipeline '{self.manifest.name}' has as many requests under way as it may"

@@ -41,6 +41,11 @@ class Tracks:
     following: int = 1
     table: Array = field(default_factory=lambda: np.zeros((0, FIELDS)))
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays."""
+        return self.table.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
@@ -53,6 +58,11 @@ class StreamCounts:
     frame: int
     totals: Array
     table: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays."""
+        return self.totals.nbytes + self.table.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +271,17 @@ def count_objects(
     numbers, points = numbers[order], points[order]
     _, known, now = np.intersect1d(table[:, 0], numbers, assume_unique=True, return_indices=True)
     crossings = _crossings(table[known, 1:3], points[now], lines)
-    inside = np.array([within(points, zone) for zone in zones], bool).reshape(len(zones), len(points))
+    placed = np.clip(points, 0.0, np.nextafter(1.0, 0.0))  # a foot on the lower or right edge is in what ends there
+    inside = np.array([within(placed, zone) for zone in zones], bool).reshape(len(zones), len(points))
     since = np.full((len(points), len(zones)), np.nan)
     since[now] = table[known, 4:]
     since = np.where(inside.T, np.where(np.isnan(since), at_s, since), np.nan)
     stays = np.max(np.where(inside.T, at_s - since, 0.0), axis=0, initial=0.0)
     fresh = np.column_stack((numbers, points, np.full(len(points), frame), since))
     remembered = ~np.isin(table[:, 0], numbers) & (frame - table[:, 3] <= places.lost)
-    table = np.concatenate((table[remembered], fresh))[-OBJECTS_LIMIT:]
+    table = np.concatenate((table[remembered], fresh))
+    if len(table) > OBJECTS_LIMIT:
+        table = table[-OBJECTS_LIMIT:].copy()  # a part would keep the whole
     return StreamCounts(frame, state.totals + crossings, table), crossings, inside.sum(axis=1), stays
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.common.domain.manifest import ModelManifest, Tolerance
-from gateway.common.domain.pipeline import PIPELINE, RUNTIME, Pipeline, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, RUNTIME, Pipeline, keeps_state, read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.files.durable import write_file
 from gateway.common.terminal.tables import mark, print_facts, print_json, print_table, progress
@@ -105,7 +105,8 @@ async def _golden(config: Config, folder: Path, data: Path, *, as_json: bool) ->
             await check_pipeline(release, releases, partial(served_manifest, loader, objective=objective))
             async with served_here(config, loader, release, releases) as (engine, _):
                 manifest = compared(engine.describe(pipeline.name, pipeline.version))
-                samples = read_samples(data, manifest, PIPELINE_SETTINGS, 0, lambda: None).inputs
+                in_order = keeps_state(manifest)  # its rows are frames of one stream
+                samples = read_samples(data, manifest, PIPELINE_SETTINGS, 0, lambda: None, in_order=in_order).inputs
                 inputs = {name: stored(array) for name, array in samples.items()}
                 most = config.limits.max_batch_rows
                 answers = await golden_answers(manifest, engine.submit, inputs, most)

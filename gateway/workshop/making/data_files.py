@@ -71,8 +71,9 @@ def read_samples(
     advance: Callable[[], None],
     *,
     annotations: Path | None = None,
+    in_order: bool = False,
 ) -> SampleSet:
-    """Return samples of the model's inputs, drawn with `seed` if there are more than are needed.
+    """Return samples of the model's inputs, drawn with `seed` if there are more than are needed; `in_order`: the first.
 
     `advance` is called after each file. `annotations` is the file or folder of the truth of images; None: it may be
     next to them. Raises ConfigurationError with the file and what to do.
@@ -85,8 +86,12 @@ def read_samples(
         )
     limit, random = read_limit(manifest, settings), np.random.default_rng(seed)
     files = every
+
+    def drawn(count: int) -> Array:
+        return np.arange(limit) if in_order else np.sort(random.permutation(count)[:limit])
+
     if is_images and len(every) > limit:
-        files = [every[index] for index in np.sort(random.permutation(len(every))[:limit])]
+        files = [every[index] for index in drawn(len(every))]
     parts = []
     for file in files:
         parts.append(_read(file, manifest, settings))
@@ -99,7 +104,7 @@ def read_samples(
     samples = _samples(files, parts, found, manifest, data)
     if is_images or len(samples) <= limit:
         return replace(samples, found=max(len(every), len(samples)))
-    return samples.taken(np.sort(random.permutation(len(samples))[:limit]))
+    return samples.taken(drawn(len(samples)))
 
 
 def data_files(data: Path, settings: CalibrationSettings) -> list[DataFile]:

@@ -61,6 +61,13 @@ def test_numbers_out_of_range_are_invalid(name: str, value: int) -> None:
         read_parameters({name: value})
 
 
+def test_the_name_of_a_sequence_has_a_bound() -> None:
+    assert read_parameters({"sequence_id": "x" * 256}).stream == "x" * 256
+    with pytest.raises(RequestError, match="parameter 'sequence_id' has 257 characters, at most 256 are read") as error:
+        read_parameters({"sequence_id": "x" * 257})
+    assert error.value.fault is Fault.INVALID
+
+
 @given(st.integers(0, 10**12), st.integers(0, 10**9), st.none() | st.floats(0, 1e6))
 def test_the_sooner_deadline_holds(now_ns: int, timeout_us: int, remaining_s: float | None) -> None:
     ends = [now_ns + timeout_us * 1000] if timeout_us else []

@@ -7,6 +7,7 @@ import gc
 import random
 import re
 import struct
+import threading
 import time
 import tracemalloc
 import zlib
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import StreamLimits
+from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.serving.engine.images import image_size
 from gateway.serving.engine.target import RequestTarget
@@ -34,7 +36,7 @@ from gateway.serving.pipelines.streams import StreamState
 from gateway.serving.pipelines.tracking import Tracks, follow
 from tests.simulators.daemon import ROOT
 from tests.simulators.images_made import ORIENTATION, encoded, exif
-from tests.simulators.pipelines import FOUND, PipelineRig, detector, spec
+from tests.simulators.pipelines import FOUND, PIXELS, PipelineRig, detector, spec
 from tests.unit.serving.pipelines.test_golden import with_golden
 
 FOLLOW = """
@@ -273,19 +275,73 @@ async def test_a_request_that_waits_for_its_turn_expires_in_the_step_that_waits(
 
 @pytest.mark.asyncio
 async def test_a_request_that_loses_its_place_frees_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = await following(queue_requests=3)
+    rig = await following(queue_requests=6)
     find = Detector(rig, monkeypatch)
     tasks = await begun(rig, frame(0), frame(1), frame(2), caller="a")
+    more = await begun(rig, frame(5), frame(6), frame(7), caller="a", stream="s")
     (other,) = await begun(rig, frame(3), caller="b")
     with pytest.raises(RequestError, match="another caller has fewer"):
-        await tasks[2]
+        await more[2]
     (again,) = await begun(rig, frame(4), caller="c")
     with pytest.raises(RequestError, match="another caller has fewer"):
-        await tasks[1]
-    for _ in range(5):
+        await more[1]
+    for _ in range(8):
         await find.let(0)
-    assert [await tasks[0], await other, await again] == [[[1]], [[1]], [[1]]]
+    assert [await one for one in (*tasks, more[0], other, again)] == [[[1]]] * 6
     assert len(rig.target().streams._busy) == 0
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_hangs_leaves_room_for_others_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await following(queue_requests=8)
+    find = Detector(rig, monkeypatch)
+    hanging = await begun(rig, *(frame(x) for x in range(6)), stream="door")
+    for late in hanging[4:]:
+        with pytest.raises(RequestError, match="as many requests of this sequence_id under way") as caught:
+            await late
+        assert caught.value.fault is Fault.OVERLOADED
+    others = await begun(rig, frame(0), frame(1), stream="yard")
+    for _ in range(2):
+        await find.let(-1)
+    assert [await one for one in others] == [[[1]]] * 2
+    for _ in range(4):
+        await find.let(0)
+    assert [await one for one in hanging[:4]] == [[[1]]] * 4
+
+
+@pytest.mark.asyncio
+async def test_who_makes_many_streams_forgets_none_of_others() -> None:
+    rig = await following(end="[state]\nkeys = 4\n")
+    for stream in ("door", "yard"):
+        await tracks(rig, frame(0), caller="camera", stream=stream)
+    for number in range(20):
+        await tracks(rig, frame(0), caller="other", stream=str(number))
+    held = rig.target().streams
+    assert {("camera", "door"), ("camera", "yard")} < held._idle.keys()
+    assert (len(held), held._idle.keys()) == (4, {(c, s) for c, of in held._idle_of.items() for _, s in of})
+    await tracks(rig, frame(0), caller="third")  # it has none of its own
+    assert ("camera", "door") not in held._idle
+
+
+@pytest.mark.asyncio
+async def test_a_route_gives_a_stream_to_one_version() -> None:
+    rig = await following()
+    first = rig.pipelines["chain"]
+    assert first.pipeline is not None
+    later = replace(first, version="2", digest="p2", pipeline=replace(first.pipeline, version="2"))
+
+    async def fetched() -> Release:
+        return later
+
+    await rig.repository.stage("chain", "2", fetched)
+    rig.repository.route("chain", {"1": 50, "2": 50}, lease_s=60)
+    for stream in map(str, range(40)):
+        for count in (1, 2, 3):
+            found = (await rig.ask({"frame": frame(count)}, "frames", stream=stream))["frames"]
+            assert found.tolist() == [[count]]
+    streams_of = [rig.registry.entry("chain").loaded[version].streams for version in ("1", "2")]  # type: ignore[attr-defined]
+    assert min(map(len, streams_of)) > 8
+    assert sum(map(len, streams_of)) == 40
 
 
 @pytest.mark.asyncio
@@ -625,10 +681,11 @@ async def test_the_pipeline_of_the_how_to_counts() -> None:
 
 @pytest.mark.asyncio
 async def test_a_decoded_image_and_its_header_have_one_size() -> None:
-    for of in ("image", "turn(image, 0)"):
+    decoding = '[[step]]\nname = "decoding"\nmodel = "spots"\nof = "turn(image, 0)"\n'
+    for more in ("", decoding):
         rig = PipelineRig()
         spots(rig)
-        rig.pipeline(YARD.replace('of = "image"', f'of = "{of}"'))
+        rig.pipeline(YARD.replace("[[step]]", f"{more}[[step]]", 1))
         await rig.begin()
         found = await counted(rig, 2, 3, arrived_ns=10**9)
         assert found["total"] == [0, 1]
@@ -750,22 +807,64 @@ async def test_steps_that_do_not_fit_are_refused_with_words(old: str, new: str, 
     assert "pipeline.toml:" in rig.reason()
 
 
+TILED = """of = "parts.image"
+[[step]]
+name = "whole"
+merge = ["found"]
+[[step]]"""
+
+
 @pytest.mark.asyncio
-async def test_what_is_counted_needs_an_image() -> None:
+@pytest.mark.parametrize(
+    ("of", "fits"),
+    [
+        ('of = "other"', False),
+        ('of = "turn(image, 90)"', False),
+        (TILED, True),
+        (TILED.replace("parts", "turned"), False),
+    ],
+)
+async def test_places_are_counted_in_the_image_that_the_detector_sees(of: str, *, fits: bool) -> None:
     rig = PipelineRig()
     spots(rig)
-    rig.pipeline(
-        YARD.replace("[[step]]", 'other = "image"\n[[step]]', 1).replace(
-            'image = "image"\nlines', 'image = "other"\nlines'
-        )
-    )
+    parts = '[[step]]\nname = "parts"\ntile = "image"\nsize = [4, 4]\n'
+    parts += '[[step]]\nname = "turned"\ntile = "turn(image, 90)"\nsize = [4, 4]\n'
+    text = YARD.replace("[[step]]", f'other = "image"\n{parts}[[step]]', 1).replace('of = "image"\n[[step]]', of)
+    if "whole" not in of:
+        text = text.replace(of, f"{of}\n[[step]]", 1)
+    rig.pipeline(text.replace('track = "found"', f'track = "{"whole" if "whole" in of else "found"}"'))
     await rig.begin()
-    good = np.array([spot(2)], object)
-    with pytest.raises(RequestError, match="step 'seen': image 0 of input 'other' is not a") as caught:
-        await rig.ask({"image": good, "other": np.array([b"none"], object)})
-    assert caught.value.fault is Fault.INVALID
-    found = await rig.ask({"image": good, "other": good}, "total")
-    assert found["total"].tolist() == [0]
+    assert fits == (not rig.reason()), rig.reason()
+    assert fits or "the boxes of 'found' are not in pixels of 'image' as it is seen upright" in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_a_detector_of_stored_pixels_is_not_counted() -> None:
+    rig = PipelineRig()
+    assert PIXELS.preprocess is not None
+    spots(rig, pixels=replace(PIXELS, preprocess=replace(PIXELS.preprocess, orientation="stored")))
+    rig.pipeline(YARD)
+    await rig.begin()
+    assert "not in pixels of 'image' as it is seen upright" in rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_an_odd_image_is_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, threads = PipelineRig(), list[threading.Thread]()
+    spots(rig)
+    rig.pipeline(YARD)
+    await rig.begin()
+
+    def sized(*of: Any) -> tuple[int, int]:
+        threads.append(threading.current_thread())
+        return image_size(*of)
+
+    monkeypatch.setattr(planner, "image_size", sized)
+    odd = spot(2)[:33] + (b"\0\0\0\0zzZz" + struct.pack(">I", zlib.crc32(b"zzZz"))) * 5_000 + spot(2)[33:]
+    assert image_size(odd, 0, "image") == (8, 8)
+    for image in (spot(2), odd):
+        await rig.ask({"image": np.array([image], object)})
+    assert [each is threading.main_thread() for each in threads] == [True, False]
 
 
 @pytest.mark.asyncio

@@ -222,6 +222,24 @@ class Counter:
         return crossings[0].tolist(), int(inside[0]), float(stays[0])
 
 
+def test_a_foot_on_an_edge_of_the_image_is_in_a_zone_that_ends_there() -> None:
+    one = Counter()
+    found = one.see(n1=(1.0, 0.7), n2=(0.7, 1.0), n3=(1.0, 1.0), n4=(0.5, 1.0), n5=(0.4, 1.0), n6=(1.0, 0.4))
+    assert found[1] == 4
+    one.see(n1=(1.0, 0.7))
+    assert one.see(n1=(0.9, 0.7))[2] == 2.0
+
+
+def test_bytes_of_states_are_those_of_all_arrays() -> None:
+    one = Counter(lost=100)
+    for begin in range(0, 3 * tracking.OBJECTS_LIMIT, 200):
+        one.see(**{f"n{begin + number}": (0.6, 0.7) for number in range(200)})
+    assert one.state is not None
+    assert one.state.table.base is None or one.state.table.base.nbytes == one.state.table.nbytes
+    assert len(one.state.table) == tracking.OBJECTS_LIMIT
+    assert one.state.nbytes == one.state.totals.nbytes + one.state.table.nbytes
+
+
 def test_crossings_have_a_direction() -> None:
     one = Counter()
     assert one.see(n1=(0.3, 0.4), n2=(0.4, 0.7))[0] == [0, 0]

@@ -70,6 +70,16 @@ def test_tables(tmp_path: Path, text: str, values: object, labels: object) -> No
     assert (found.labels if found.labels is None else found.labels.tolist()) == labels
 
 
+def test_frames_of_a_stream_are_the_first_in_their_order(tmp_path: Path) -> None:
+    few = CalibrationSettings(calibration_rows=2, heldout_rows=2)
+    for number in range(9):
+        written(tmp_path / "tables" / f"{number}.csv", f"{number},0,0\n")
+        picture(tmp_path / "images" / f"{number}.png", number)
+    for folder, manifest in (("tables", TABLE), ("images", PICTURE)):
+        samples = read_samples(tmp_path / folder, manifest, few, 0, lambda: None, in_order=True).inputs["x"]
+        assert samples.reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]
+
+
 def test_columns_of_several_inputs_have_their_names(tmp_path: Path) -> None:
     found = read(written(tmp_path / "t.csv", "b,label,a\n7,low,0.5\n8,high,1.5\n"), COLUMNS)
     assert (found.inputs["a"].tolist(), found.inputs["b"].tolist()) == ([[0.5], [1.5]], [[7], [8]])
