@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.serving.frontends.pools import Pools
 from tests.simulators.constants import settings_with
-from tests.simulators.engine_rig import Rig, X, Y, manifest
+from tests.simulators.engine_rig import Rig, X, Y, manifest, quick_rig
 from tests.simulators.grpc_gateway import LOOPBACK, UNDIVIDED
 from tests.simulators.mqtt_gateway import until
 
@@ -79,3 +80,23 @@ async def test_waiting_messages_are_answered_from_their_own_memory_and_counted(w
         await until(lambda: memory.used_bytes == 0)
     await server.stop(0)
     await rig.repository.close()
+
+
+@pytest.mark.parametrize("limit_us", [0, 10_000])  # on the model's worker, or joined with others as bytes
+async def test_the_memory_of_an_answered_message_waits_for_no_search_for_garbage(limit_us: int) -> None:
+    width, settings = 300_000, GrpcSettings()
+    rig = await quick_rig(manifest(inputs=(replace(X, shape=(-1, width)),), outputs=(Y,)), inline_limit_us=limit_us)
+    rig.session.run = lambda inputs: {"y": inputs["x"][:, -1:].copy()}  # type: ignore[method-assign]
+    service = InferenceService(rig.engine, rig.engine, rig.engine, settings, None, pools=Pools(UNDIVIDED))  # type: ignore[arg-type]
+    server, memory = GrpcServer(service, settings, Security()), service.message_memory
+    (address,) = await server.start([LOOPBACK])
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for value in ASKED:
+                assert value_of(await stub.ModelInfer(question(width, value))) == value
+                await until(lambda: memory.used_bytes == 0)
+    finally:
+        gc.enable()
+        await server.stop(0)

@@ -47,6 +47,9 @@ class Unary:
             self.cancel()
             if whole is None or begun:
                 raise one_request("it ended too soon" if begun else "none came")
+            # The stream and this call hold each other, and this call the message: its memory would wait for a search
+            # for garbage, and count in its caller's share until then.
+            self._message = self._stream.call = None
             self._connection.start(self._stream, whole)
         except RequestError as error:
             self.cancel()
