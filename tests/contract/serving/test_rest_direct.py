@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import h11
@@ -21,6 +23,7 @@ from gateway.serving.frontends.peer import Peer
 from gateway.serving.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference, InferExchange
 from gateway.serving.frontends.rest_v2.requests import WHOLE_BYTES
 from gateway.serving.frontends.rest_v2.settings import RestSettings
+from tests.simulators.engine_rig import X, manifest, quick_rig
 from tests.simulators.rest_gateway import Gateway, infer_body, serving
 
 BODY = json.dumps(infer_body(1, 2)).encode()
@@ -589,4 +592,27 @@ async def test_a_stop_waits_for_the_rest_of_a_large_body(opened: list[InferExcha
         assert await reader.read() == b""
         await stopping
         assert nothing_is_held(gateway)
+        writer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("count", [2, WHOLE_BYTES])
+async def test_an_answered_request_waits_for_no_search_for_garbage(count: int) -> None:
+    rig = await quick_rig(manifest(inputs=(replace(X, shape=(-1, -1)),)))
+    rig.session.run = lambda inputs: {"y": inputs["x"][:, :1].copy()}  # type: ignore[method-assign]
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, count], "data": [1.0] * count}
+    request = post(body=json.dumps({"inputs": [tensor]}).encode(), target=b"/v2/models/m/infer")
+    async with serving(inference=rig.engine) as gateway:  # type: ignore[arg-type]
+        reader, writer = await gateway.connect()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(4):
+                writer.write(request)
+                assert (await answer(reader))[0] == 200
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not [each for each in gc.get_objects() if isinstance(each, InferExchange)]
+        finally:
+            gc.enable()
         writer.close()

@@ -331,11 +331,10 @@ class InferExchange:
 
     def cancel(self) -> None:
         """Implement `frontends.http.direct.Exchange.cancel`."""
+        for each in (self._pending, self._task):
+            if each is not None:
+                each.cancel()
         self._end()
-        if self._pending is not None:
-            self._pending.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
     def cut_off(self) -> None:
         """Implement `frontends.http.direct.Exchange.cut_off`."""
@@ -369,7 +368,8 @@ class InferExchange:
         return finish(answer_steps(response, asked, literals=True))
 
     def _submit(self, asked: JsonRequest) -> None:
-        self._pending = self._direct.ports.inference.submit(asked.request, self._direct, self)
+        pending = self._direct.ports.inference.submit(asked.request, self._direct, self)
+        self._pending = None if self.over else pending
         self._asked = replace(asked, request=replace(asked.request, inputs={}))  # it does not hold the body
 
     async def _begin_apart(self, body: memoryview, parsed: JsonBody | None, key: Key | None, limit_bytes: int) -> None:
@@ -400,8 +400,9 @@ class InferExchange:
         else:
             self._sending = True
             try:
-                head = self._direct.head(200, content.fields, content.size)
-                await self._connection.respond_in_pieces(head, content.pieces)
+                await self._connection.respond_in_pieces(
+                    self._direct.head(200, content.fields, content.size), content.pieces
+                )
             finally:
                 self._end()
 
@@ -412,7 +413,8 @@ class InferExchange:
 
     def _end(self) -> None:
         """Release what the request held."""
-        self.over = True
+        # What is pending holds this request: its body would wait for a search for garbage.
+        self.over, self._pending, self._task = True, None, None
         if self._admitted is not None:
             self._direct.requests.give(self._admitted.share_key, local=self._admitted.local)
             self._admitted = None

@@ -57,8 +57,7 @@ class Unary:
 
     def late(self, since_ns: int) -> bool:
         """Return True if no byte of the request came after `since_ns`."""
-        late = self._received_ns <= since_ns
-        if late:
+        if late := self._received_ns <= since_ns:
             self.cancel()
         return late
 
