@@ -54,6 +54,8 @@ LOOP_CORNERS = 5_000
 """Most objects times corners of zones and lines of a frame that is counted on the event loop: about 1 ms."""
 LOOP_HEADER_BYTES = 16_384
 """Largest image whose header is read on the event loop: an odd one is thousands of parts, each read by Python."""
+MOVED = ("align", "turn", "warp")
+"""Functions that make pictures whose places are not those of the image."""
 NO_TRACKS = Tracks()
 Manifests = Callable[[str, str], ModelManifest]
 """Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
@@ -276,10 +278,9 @@ class Planner:
             declared, _ = self._inputs.get(tree.id, (None, 0))
             return declared is None or declared.kind != IMAGE or tree.id == image
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-            return tree.func.id == "crop" and self._shows(tree.args[0], image)
+            return tree.func.id not in MOVED and (tree.func.id != "crop" or self._shows(tree.args[0], image))
         if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name):
-            name = tree.value.id
-            tile = next((each for each in self._pipeline.steps if each.name == name), None)
+            tile = {each.name: each for each in self._pipeline.steps}.get(tree.value.id)
             return not isinstance(tile, TileStep) or self._shows(tile.image.tree, image)
         return True
 

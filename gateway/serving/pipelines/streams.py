@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class StreamState:
-    """What a pipeline keeps of a stream: states by step, and the requests that have their turn or wait for it."""
+    """State of a stream: the states of its steps by name, and the requests that have their turn or wait for it."""
 
     key: Key
     states: dict[str, Any] = field(default_factory=dict)

@@ -34,9 +34,8 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 def _gates_open() -> Iterator[None]:
     """Let the models of a test that failed end: their threads would keep the process."""
     yield
-    for gate in GATES:
-        gate.set()
-    GATES.clear()
+    while GATES:
+        GATES.pop().set()
 
 
 @dataclass(eq=False)  # sinks are hashed by identity
@@ -46,11 +45,10 @@ class Answers:
     given: list[tuple[int, InferResponse | RequestError]] = field(default_factory=list)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def answer(self, token: int, response: InferResponse) -> None:
-        self.given.append((token, response))
+    def answer(self, token: int, given: InferResponse | RequestError) -> None:
+        self.given.append((token, given))
 
-    def refuse(self, token: int, error: RequestError) -> None:
-        self.given.append((token, error))
+    refuse = answer
 
     def flush(self) -> None:
         self.came.set()

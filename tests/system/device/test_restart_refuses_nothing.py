@@ -12,7 +12,6 @@ from tests.simulators.settled_device import GOOD, Settled, device, instance
 
 __all__ = ("device",)
 pytestmark = pytest.mark.timeout(240)
-RESTARTS = 3
 
 
 def clients(device: Settled) -> Newcomers:
@@ -29,15 +28,16 @@ def sockets(pid: int) -> int:
     return sum("socket" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def test_no_connection_is_refused(device: Settled) -> None:
+@pytest.mark.parametrize("restarts", [3, pytest.param(12, marks=pytest.mark.long)])
+def test_no_connection_is_refused(device: Settled, restarts: int) -> None:
     before, http, processes = sockets(device.daemon.pid), device.http, {instance(device)}
     with clients(device).coming() as newcomers:
-        for turn in range(RESTARTS):
+        for turn in range(restarts):
             assert device.send("" if turn % 2 else GOOD).code == 0
             processes.add(instance(device))
             newcomers.wait_answers()
     assert newcomers.failures == []
-    assert len(processes) == 1 + RESTARTS
+    assert len(processes) == 1 + restarts
     assert device.http == http  # the port that was chosen for port 0, too
     assert sockets(device.daemon.pid) <= before
     assert (device.folder / "grpc.sock").is_socket()

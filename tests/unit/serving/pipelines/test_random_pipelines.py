@@ -121,8 +121,7 @@ def mean_red(inputs: Tensors) -> Array:
 
 def corners(box: Box) -> Box:
     """Return left, top, right, bottom of a box of left, top, width, height, as detectors have them: in FP32."""
-    left, top, right, bottom = np.float32([box[0], box[1], box[0] + box[2], box[1] + box[3]]).tolist()
-    return (left, top, right, bottom)
+    return tuple(np.float32([box[0], box[1], box[0] + box[2], box[1] + box[3]]).tolist())
 
 
 def rig_of(case: Case) -> PipelineRig:

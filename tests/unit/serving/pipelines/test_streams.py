@@ -839,6 +839,22 @@ async def test_places_are_counted_in_the_image_that_the_detector_sees(of: str, *
 
 
 @pytest.mark.asyncio
+async def test_other_inputs_of_a_detector_may_be_computed() -> None:
+    rig, boxes = PipelineRig(), np.zeros((1, 1, 4), np.float32)
+    rig.model(
+        "spots",
+        lambda of: {"boxes": boxes, "scores": of["least"][:, np.newaxis], "classes": np.full((1, 1), -1, np.int32)},
+        (PIXELS, spec("least")),
+        FOUND,
+        answered=tuple(each.name for each in FOUND),
+        labels=("car",),
+    )
+    rig.pipeline(YARD.replace('of = "image"', 'inputs = { image = "image", least = "max(0.1, 0.2)" }'))
+    await rig.begin()
+    assert (await counted(rig, 2))["inside"] == [0], rig.reason()
+
+
+@pytest.mark.asyncio
 async def test_a_detector_of_stored_pixels_is_not_counted() -> None:
     rig = PipelineRig()
     assert PIXELS.preprocess is not None

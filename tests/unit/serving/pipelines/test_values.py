@@ -52,16 +52,16 @@ async def test_the_gauge_of_the_how_to_reads_its_needle() -> None:
     shares = np.linspace(-0.1, 1.0, 12)
 
     def points(of: Tensors) -> Tensors:
-        tips = angles[0] + shares * (angles[1] - angles[0])
-        found = [[[0, 0], *[[np.cos(at), np.sin(at)] for at in (*angles, tip)]] for tip in tips]
-        return {"keypoints": np.float32(found) * 30 + 50}
+        ways = [(*angles, angles[0] + share * (angles[1] - angles[0])) for share in shares]
+        return {
+            "keypoints": np.float32([[[0, 0], *[[np.cos(at), np.sin(at)] for at in way]] for way in ways]) * 30 + 50
+        }
 
     rig = PipelineRig()
     rig.model("gauge-points", points, (PIXELS,), (spec("keypoints", 4, 2),))
     rig.pipeline(f'[input]\nimage = "image"\n{steps}[output]\nbar = "gauge.bar"\n')
     await rig.begin()
-    image = encoded(np.zeros((8, 8, 3), np.uint8))
-    found = await rig.ask({"image": np.array([image] * len(shares), object)}, "bar")
+    found = await rig.ask({"image": np.array([encoded(np.zeros((8, 8, 3), np.uint8))] * len(shares), object)}, "bar")
     np.testing.assert_allclose(found["bar"], shares * 10, atol=1e-4)
 
 

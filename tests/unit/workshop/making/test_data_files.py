@@ -76,8 +76,8 @@ def test_frames_of_a_stream_are_the_first_in_their_order(tmp_path: Path) -> None
         written(tmp_path / "tables" / f"{number}.csv", f"{number},0,0\n")
         picture(tmp_path / "images" / f"{number}.png", number)
     for folder, manifest in (("tables", TABLE), ("images", PICTURE)):
-        samples = read_samples(tmp_path / folder, manifest, few, 0, lambda: None, in_order=True).inputs["x"]
-        assert samples.reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]
+        found = read_samples(tmp_path / folder, manifest, few, 0, lambda: None, in_order=True)
+        assert found.inputs["x"].reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def test_columns_of_several_inputs_have_their_names(tmp_path: Path) -> None:
