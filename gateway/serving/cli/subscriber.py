@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from gateway.common.domain.errors import UnreachableError
@@ -21,7 +21,9 @@ from gateway.serving.frontends.mqtt.settings.broker import MqttSettings, blamed_
 GOODBYE_S = 2.0
 """Time for the disconnect."""
 WELCOME_TIMES = 2
-"""Attempts to connect, each of `connect_timeout_s`, after which the broker is unreachable."""
+"""Attempts to connect, each of `connect_timeout_s` at most, after which the broker is unreachable."""
+LOOK_S = 0.1
+"""Time from one look at the attempts to the next."""
 
 
 @asynccontextmanager
@@ -52,18 +54,28 @@ async def subscribed(
     )
     connection.start()
     try:
-        await _connect(settings, ready, health)
+        await _connected(settings, connection, counters, ready, health)
         yield health
     finally:
         await connection.stop(GOODBYE_S)
 
 
-async def _connect(settings: MqttSettings, ready: asyncio.Event, health: LinkHealth) -> None:
-    try:
-        await wait_for(ready.wait(), settings.connect_timeout_s * WELCOME_TIMES)
-    except TimeoutError:
-        why = "; ".join(health) or "it does not answer"
-        raise UnreachableError(f"the broker at {settings.url} cannot be used: {why}", table="mqtt", key="url") from None
+async def _connected(
+    settings: MqttSettings, connection: Connection, counters: Counter[str], ready: asyncio.Event, health: LinkHealth
+) -> None:
+    """Wait until the connection is ready. Raises UnreachableError.
+
+    A broker that refuses at once is not waited for, unless another version of the protocol is tried.
+    """
+    clock, first = asyncio.get_running_loop().time, connection.choice
+    end_s = clock() + settings.connect_timeout_s * WELCOME_TIMES
+    while not ready.is_set():
+        is_refused = counters["connect_failures"] >= WELCOME_TIMES and connection.choice == first
+        if is_refused or clock() >= end_s:
+            why = "; ".join(health) or "it does not answer"
+            raise UnreachableError(f"the broker at {settings.url} cannot be used: {why}", table="mqtt", key="url")
+        with suppress(TimeoutError):
+            await wait_for(ready.wait(), LOOK_S)
 
 
 def _ignore() -> None:

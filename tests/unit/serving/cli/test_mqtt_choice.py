@@ -1,13 +1,16 @@
-"""Choice of a broker and a route by the options of `routes` and `watch`."""
+"""Choice of a broker and a route by the options of `routes` and `watch`, and the connection to it."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import socket
 
 import pytest
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.serving.cli.mqtt_choice import select_broker, select_route
+from gateway.serving.cli.subscriber import subscribed
 from gateway.serving.config import Config, parse_config
 
 PLANT = '[[mqtt.broker]]\nname = "plant"\nurl = "mqtts://plant"\n'
@@ -64,3 +67,17 @@ def test_a_topic_of_two_brokers_needs_the_route_or_the_broker() -> None:
     assert select_route(both, "", "a/1", "plant").name == "there"
     assert select_route(both, "here", "a/1").name == "here"
     assert select_route(both, "", "", "plant").name == "there"
+
+
+def test_a_broker_that_refuses_at_once_is_not_waited_for() -> None:
+    """The limit of an attempt, two hours for both, is longer than that of a test."""
+
+    async def connect() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        text = f'[mqtt]\nurl = "mqtt://127.0.0.1:{port}"\nconnect_timeout_s = 3600\n'
+        with pytest.raises(UnreachableError, match="cannot be used: the check connection is not made"):
+            async with subscribed(select_broker(config(text), options()), "check", "c", (), lambda _: None):
+                raise AssertionError("it is connected")
+
+    asyncio.run(connect())
