@@ -79,9 +79,10 @@ def device_certificate(certificate: x509.Certificate) -> DeviceCertificate:
 def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate], now: datetime) -> DeviceCertificate:
     """Return the device of a certificate that one of `trusted` issued directly, without an intermediate CA.
 
-    Raise RequestError UNAUTHENTICATED.
+    It may begin in the future. Raise RequestError UNAUTHENTICATED.
     """
-    policy = PolicyBuilder().store(Store(list(trusted))).time(now).max_chain_depth(0)
+    at = max(now, certificate.not_valid_before_utc)
+    policy = PolicyBuilder().store(Store(list(trusted))).time(at).max_chain_depth(0)
     try:
         policy.build_client_verifier().verify(certificate, [])
         return device_certificate(certificate)
@@ -93,16 +94,17 @@ def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate],
 def check_holds(certificate: DeviceCertificate, revoked: Collection[str], now: datetime) -> None:
     """Check that a certificate verified at the handshake is still valid.
 
-    Raise RequestError UNAUTHENTICATED if it has expired, or if its serial is in `revoked`.
+    Raise RequestError UNAUTHENTICATED if it has expired, or if its serial is in `revoked`; UNAVAILABLE if it begins in
+    the future: a controller of this fleet issued it, so that the clock of one is wrong, and not the device.
     """
+    named, begins = f"the certificate {certificate.serial} of {certificate.device}", certificate.issued
     if certificate.serial in revoked:
-        raise _over(certificate, "was revoked")
-    if not certificate.issued <= now <= certificate.expires:
-        raise _over(
-            certificate, f"holds from {certificate.issued:%Y-%m-%d %H:%M} to {certificate.expires:%Y-%m-%d %H:%M} UTC"
-        )
-
-
-def _over(certificate: DeviceCertificate, problem: str) -> RequestError:
-    message = f"the certificate {certificate.serial} of {certificate.device} {problem}; enrol the device again"
-    return RequestError(Fault.UNAUTHENTICATED, message)
+        ended = "was revoked"
+    elif now < begins:
+        problem = f"begins at {begins:%Y-%m-%d %H:%M} UTC, and the controller's clock shows {now:%Y-%m-%d %H:%M}"
+        raise RequestError(Fault.UNAVAILABLE, f"{named} {problem}; set the clock of the controller")
+    elif now > certificate.expires:
+        ended = f"has expired at {certificate.expires:%Y-%m-%d %H:%M} UTC"
+    else:
+        return
+    raise RequestError(Fault.UNAUTHENTICATED, f"{named} {ended}; enrol the device again")

@@ -95,8 +95,12 @@ async def test_a_certificate_is_asked_about_with_every_request(tmp_path) -> None
         controller.revoked.clear()
         assert (await client.get("/")).status_code == 200
         times[0] += timedelta(days=91)
-        assert "holds from" in (await client.get("/")).json()["detail"]
-        assert controller.counts["certificate_refused"] == 2
+        assert "has expired" in (await client.get("/")).json()["detail"]
+        times[0] -= timedelta(days=92)
+        refused = await client.get("/")
+        assert refused.status_code == 503
+        assert "set the clock of the controller" in refused.json()["detail"]
+        assert controller.counts["certificate_refused"] == 3
 
 
 async def test_a_resumed_session_is_still_the_same_device(tmp_path) -> None:

@@ -186,6 +186,7 @@ def test_the_clock_of_the_controller_is_wrong_for_a_while_in_a_wave(
             wait_until(lambda: played.operator.get("/v1/rollouts").is_success, 60)
             found = played.ended(LIMIT_S)
             assert found["settled"], found
+            assert "turned away" not in found["states"], found
             if days < 0:
                 found["distrusted"] = 0  # what was signed then has expired for devices, which refuse it and ask again
             late = check_end(played, rollout, found, FEW)

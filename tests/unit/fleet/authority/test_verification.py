@@ -27,10 +27,8 @@ def test_a_device_is_known(authority: Authority, now) -> None:
     assert verified(signed.certificate, authority.trusted, now + timedelta(days=89)) == signed
 
 
-@pytest.mark.parametrize("days", [-1, 91])
-def test_before_and_after_its_time_it_is_not(authority: Authority, now, days) -> None:
-    signed = authority.sign_csr(CSR, "camera-7", now)
-    when = now + timedelta(days=days)
+def test_after_its_time_it_is_nothing(authority: Authority, now) -> None:
+    signed, when = authority.sign_csr(CSR, "camera-7", now), now + timedelta(days=91)
     for check in (
         lambda: verified(signed.certificate, authority.trusted, when),
         lambda: check_holds(signed, (), when),
@@ -38,6 +36,20 @@ def test_before_and_after_its_time_it_is_not(authority: Authority, now, days) ->
         with pytest.raises(RequestError) as caught:
             check()
         assert caught.value.fault is Fault.UNAUTHENTICATED
+
+
+def test_before_its_time_the_clock_of_a_controller_is_wrong(authority: Authority, now) -> None:
+    """The device has no fault: it asks again."""
+    when = now - timedelta(days=1)
+    signed, stranger = (each.sign_csr(CSR, "camera-7", now) for each in (authority, new_authority(now)))
+    assert verified(signed.certificate, authority.trusted, when) == signed
+    with pytest.raises(RequestError, match="set the clock of the controller") as caught:
+        check_holds(signed, (), when)
+    assert caught.value.fault is Fault.UNAVAILABLE
+    with pytest.raises(RequestError, match="was revoked"):
+        check_holds(signed, {signed.serial}, when)
+    with pytest.raises(RequestError, match="not of this fleet"):
+        verified(stranger.certificate, authority.trusted, when)
 
 
 def test_another_authority_counts_for_nothing_even_with_the_same_name(authority: Authority, now) -> None:
