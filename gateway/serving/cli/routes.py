@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.common.domain.tensor import Datatype
 from gateway.common.terminal.program import FINDING, OK
 from gateway.common.terminal.tables import counted, plain, print_facts, print_json, print_table
 from gateway.serving.cli.common import committed_settings, overrides, warn
@@ -119,6 +120,9 @@ async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | N
         release = await find_release(config, route.model, route.version)
     except (ConfigurationError, RequestError) as error:
         return _assumed(route), f"windows and shapes were not checked: {error}"
+    if release.pipeline is not None:
+        inputs = tuple(TensorSpec(each.name, each.datatype, (ROWS, *each.shape)) for each in release.pipeline.inputs)
+        return ModelManifest(release.name, release.version, inputs, inputs, (), batch=True), ""
     if release.manifest is None:
         return _assumed(route), f"windows and shapes were not checked: model '{route.model}' has no manifest"
     return release.manifest, ""
@@ -126,9 +130,6 @@ async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | N
 
 def _assumed(route: MqttRoute) -> ModelManifest | None:
     """Return a manifest that takes rows of the route's channels; None for a route without channels."""
-    from gateway.common.domain.manifest import ROWS, TensorSpec
-    from gateway.common.domain.tensor import Datatype
-
     if not route.channel:
         return None
     rows = TensorSpec("rows", Datatype.FP32, (ROWS, len(route.channel)))

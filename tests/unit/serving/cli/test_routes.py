@@ -69,6 +69,35 @@ def test_windows_of_a_model_are_shown(files: Path, capsys: pytest.CaptureFixture
     assert "10 more rows" in capsys.readouterr().out
 
 
+PIPELINE = """
+schema = 1
+name = "rise"
+version = "1"
+[input]
+levels = "FP32[3]"
+[[step]]
+name = "by"
+model = "elsewhere"
+of = "levels"
+[output]
+rise = "by.score"
+"""
+
+
+def test_a_row_of_a_pipeline_is_shown(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its models need not be there: the file says what it takes."""
+    (files / "models" / "rise" / "1").mkdir(parents=True)
+    (files / "models" / "rise" / "1" / "pipeline.toml").write_text(PIPELINE)
+    route = '[[mqtt.route]]\nname = "tanks"\ntopics = ["tanks/+"]\nmodel = "rise"\nrows = "[l]"\n'
+    (files / "gateway.toml").write_text(route)
+    models = ("--models", str(files / "models"))
+    assert run(files, b'{"l": [1, 2, 4]}', *models, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tensor"], found["inputs"], found["problem"]) == ("FP32 [1, 3]", 1, None)
+    assert run(files, b'{"l": [1, 2]}', *models) == 1
+    assert "[1, 2]" in capsys.readouterr().out
+
+
 SESSIONS = """
 [[mqtt.route]]
 name = "moves"
