@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ModelManifest, fits
 from gateway.common.domain.tensor import Tensor, finish
 from gateway.serving.frontends.mqtt.inbound.decoder import RouteDecoder
 from gateway.serving.frontends.mqtt.inbound.fitting import channel_order, window_shape
@@ -57,6 +57,16 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
         for each in ready
         if each.window is not None and each.padded_rows is not None
     )
+    spec = next((each for each in manifest.inputs if each.default is None), manifest.inputs[0])
+    if (
+        checked.tensor
+        and not spec.takes_encoded
+        and not all(fits(each.tensor.array.shape, spec.shape) for each in ready)
+    ):
+        problem = (
+            f"INVALID: input '{spec.name}' of model '{route.model}' takes {spec.datatype.label} {list(spec.shape)}"
+        )
+        return replace(checked, problem=f"{problem}, not {checked.tensor}")
     joined = _joined(route, manifest, message) if route.time.joins else ()
     return replace(checked, inputs=len(ready), windows=windows, joined=joined)
 
