@@ -11,7 +11,7 @@ import pytest_asyncio
 from paho.mqtt.client import MQTTMessage
 
 from gateway.serving.frontends.mqtt.settings.results import ResultSettings
-from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.route import MqttChannel, MqttRoute
 from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import frontend, simulated, until
@@ -74,6 +74,22 @@ async def test_several_rows_are_lines_or_an_array(broker: Mosquitto, home: Peer)
         assert (await home.next("home/text")).payload == b"walk\nstill"
         await home.publish("d", f"[{WALK}, {STILL}]")
         assert await home.next_json("home/array") == ["walk", "still"]
+
+
+async def test_results_of_a_route_are_joined_with_samples_of_a_sensor(broker: Mosquitto, home: Peer) -> None:
+    """The broker brings results back; here they complete the rows of another route."""
+    first = classes(topic="joined/{sensor}/class", template='{"class": {score}}', retain=False)
+    channels = (MqttChannel("open", missing="last"), MqttChannel("class", missing="last"))
+    topics = ("joined/+/class", "joined/+/door")
+    result = ResultSettings(topic="home/{sensor}", payload="value")
+    both = MqttRoute("both", topics, "moves", sensor="topic[1]", channel=channels, result=result)
+    async with frontend(simulated(), broker.url, first, both) as gateway:
+        await home.publish("joined/a/door", '{"open": 1}')
+        await home.publish("classes/a", WALK)
+        assert (await home.next("home/a")).payload == b"walk"  # [1, 2]
+        await home.publish("joined/a/door", '{"open": 3}')
+        assert (await home.next("home/a")).payload == b"still"  # [3, 2]
+        await until(lambda: gateway.counters().get("acknowledged") == 4)
 
 
 async def test_results_at_qos_0_acknowledge_the_message_too(broker: Mosquitto, home: Peer) -> None:

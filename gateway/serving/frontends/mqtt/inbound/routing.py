@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
@@ -21,7 +21,7 @@ OWN_LEVELS = frozenset({(), ("+",), ("infer",), ("status",), ("errors",), ("mode
 
 
 class Router:
-    """Checked routes of topics: none takes a topic that the gateway itself publishes.
+    """Checked routes of topics: no message of the gateway comes back to the route that published it.
 
     Filters of routes may overlap. `subscriptions` do not: brokers differ in how often they send what several match.
     """
@@ -35,8 +35,7 @@ class Router:
         for route in routes:
             for text in route.topics:
                 self._add(route, text)
-        for route in routes:
-            self._check_published(route, gateway_id)
+        self._check_published(routes, gateway_id)
         self._covers = list(self._disjoint())
         self.subscriptions = tuple(Subscription(str(cover), qos) for cover, qos in self._covers)
 
@@ -63,21 +62,27 @@ class Router:
         levels = topic.split("/")
         return bool(self.routes(topic)) or any(topics.takes(levels) for topics in self._published)
 
-    def _check_published(self, route: MqttRoute, gateway_id: str) -> None:
-        """Refuse topics of results and rules that lead to a route, or are a gateway's own. Raises ConfigurationError.
+    def _check_published(self, routes: Sequence[MqttRoute], gateway_id: str) -> None:
+        """Refuse topics of results and rules that lead back to their route, or are a gateway's own.
 
-        Such a message would be taken as a sample or a request, or as another message of a gateway.
+        Results of one route may be samples of another one, such as one that joins them with those of a sensor. In a
+        circle a message would be taken for ever. Raises ConfigurationError.
         """
-        templates = [("mqtt.route.result", route.result.topic, "")]
-        templates += [(rule.table, rule.topic, rule.name) for rule in route.rule]
-        for table, template, rule in templates:
-            topics = topics_of(template, route, gateway_id, rule)
-            for other, owner in self._filters:
-                if topics.overlaps(other):
-                    problem = (
-                        f"{template!r:.150} may lead to route {owner.name!r}; a message would become a sample again"
-                    )
-                    raise ConfigurationError(problem, table=table, key="topic")
+        leads = {route.name: set[str]() for route in routes}
+        found = list[tuple[MqttRoute, str, str, TopicFilter, set[str]]]()
+        for route in routes:
+            templates = [("mqtt.route.result", route.result.topic, "")]
+            templates += [(rule.table, rule.topic, rule.name) for rule in route.rule]
+            for table, template, rule in templates:
+                topics = topics_of(template, route, gateway_id, rule)
+                takers = {owner.name for other, owner in self._filters if topics.overlaps(other)}
+                leads[route.name] |= takers
+                found.append((route, table, template, topics, takers))
+        for route, table, template, topics, takers in found:
+            if back := sorted(taker for taker in takers if route.name in _reached(taker, leads)):
+                problem = f"{template!r:.150} may lead to route {back[0]!r}, and from there back to {route.name!r}"
+                remedy = "begin it with a word that is in no filter of these routes"
+                raise ConfigurationError(f"{problem}; {remedy}", table=table, key="topic")
             own = topics.levels[:2] == ("edge", gateway_id) and topics.levels[2:3] not in OWN_LEVELS
             if topics.overlaps(_GATEWAYS) and not own:
                 problem = f"{template!r:.150} may be a topic of the gateway; begin it with another word than edge"
@@ -159,6 +164,16 @@ def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:
             topic = "/".join(filter_.levels)
             problem = f"{rule} is beyond the {len(fixed)} levels of {topic!r}; levels count from 0"
             raise _refused(route, key, problem)
+
+
+def _reached(name: str, leads: Mapping[str, Collection[str]]) -> set[str]:
+    """Return a route and all to which its messages lead."""
+    found, left = set[str](), [name]
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += leads[one]
+    return found
 
 
 def _refused(route: MqttRoute, key: str, problem: str) -> ConfigurationError:

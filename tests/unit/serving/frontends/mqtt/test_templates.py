@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,6 +125,25 @@ def test_results_and_rules_never_come_back_to_the_gateway(topic: str, problem: s
     with pytest.raises(ConfigurationError) as refused:
         Router([route], "gw")
     assert problem in refused.value.problem
+
+
+def chain(*names: str, last: str = "end/{sensor}") -> list[MqttRoute]:
+    """Return routes of which each takes the results of the one before it."""
+    topics = [f"{name}/{{sensor}}" for name in names[1:]] + [last]
+    results = [ResultSettings(topic=topic) for topic in topics]
+    return [MqttRoute(name, (f"{name}/+",), "m", result=result) for name, result in zip(names, results, strict=True)]
+
+
+def test_a_route_takes_results_of_another_but_not_in_a_circle() -> None:
+    router = Router(chain("a", "b", "c"), "gw")
+    assert [route.name for route in router.routes("b/1")] == ["b"]
+    for last in ("a/{sensor}", "b/{sensor}", "c/{sensor}", "{sensor}/{sensor}"):
+        with pytest.raises(ConfigurationError, match="and from there back to"):
+            Router(chain("a", "b", "c", last=last), "gw")
+    rule = RuleSettings("r", topic="a/{sensor}")
+    first, last_ = chain("a", "b")
+    with pytest.raises(ConfigurationError, match="may lead to route 'b', and from there back to 'a'"):
+        Router([first, replace(last_, rule=(rule,))], "gw")
 
 
 @pytest.mark.parametrize("topic", ["edge/{gateway}/results/{label}", "home/{sensor}/{label}", "edge/gw/rules/x"])
