@@ -310,7 +310,7 @@ async def test_retained_messages_are_no_news(broker: Mosquitto, client: Peer) ->
     async with frontend(inference, broker.url, SINGLE):
         await client.publish("single/b", "[2]")
         await client.next("edge/gw/results/single/b")
-    assert [request.caller for request in inference.requests] == ["mqtt:single"]
+    assert [(request.caller, request.stream) for request in inference.requests] == [("mqtt:single", "b")]
 
 
 async def test_shared_subscriptions_split_the_work(broker: Mosquitto, client: Peer) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -100,7 +101,7 @@ class FastPath:
             return
         if self._like is None or self._like.manifest is not like.manifest:
             self._like, self._format = like, RowFormat(like.tensor)
-        self._batch = self._engine.raw_batch(request)
+        self._batch = self._engine.raw_batch(replace(request, stream="", arrived_ns=0))  # it has rows of all sensors
 
     def take(self, message: Message) -> bool:
         """Process a message. Return False if it must take the usual path."""

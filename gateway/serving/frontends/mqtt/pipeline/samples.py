@@ -293,6 +293,8 @@ class SampleFlow:
             outputs=decoder.requested,
             deadline_ns=message.deadline_ns(),
             caller=f"mqtt:{route.name}",
+            stream=ready.sensor,
+            arrived_ns=message.arrived_ns,
         )
         debt = Debt(message, route.result_qos if decoder.windowed else message.qos, "", seen, identity=identity)
         if ready.window is not None:
