@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.manifest import CORRID, ModelManifest, Preprocess, SequenceBatching, TensorSpec
 from gateway.common.domain.pipeline import (
     IMAGE,
     CountStep,
@@ -25,6 +25,7 @@ from gateway.common.domain.pipeline import (
     Step,
     TileStep,
     TrackStep,
+    WindowStep,
 )
 from gateway.common.domain.rights import Rights
 from gateway.common.domain.statistics import Duration, Placement, ServableStatistics, StepStatistics
@@ -38,11 +39,12 @@ EXTENSIONS = (
     "model_repository",
     "parameters",
     "schedule_policy",
+    "sequence",
     "statistics",
 )
 """Supported extensions by Triton's names.
 
-`sequence`, CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
+CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
 """
 
 PREPROCESS = "preprocess."
@@ -112,7 +114,30 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "instance_group": [{"name": manifest.name, "count": placement.runs, "kind": kind}],
         "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
+    if manifest.sequence is not None:
+        return {**config, "sequence_batching": _sequences(manifest.sequence, rows)}
     return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config
+
+
+def _sequences(sequence: SequenceBatching, rows: int) -> Document:
+    """Return Triton's ModelSequenceBatching. Which strategy it names makes no difference to requests."""
+    controls = []
+    for control in sequence.controls:
+        spec, form = sequence.specs[control.input], dict[str, Any]()
+        if control.kind == CORRID:
+            form["data_type"] = _config_tensor(spec, rows)["data_type"]
+        else:
+            values = [spec.datatype.dtype.type(value).item() for value in control.false_true]
+            form[f"{spec.datatype.label.lower()}_false_true"] = values
+        kind = f"CONTROL_SEQUENCE_{control.kind.upper()}"
+        controls.append({"name": control.input, "control": [{"kind": kind, **form}]})
+    states = []
+    for state in sequence.states:
+        tensor = _config_tensor(sequence.specs[state.input], rows)
+        del tensor["name"]
+        states.append({"input_name": state.input, "output_name": state.output, **tensor})
+    idle_us = round(sequence.limits.idle_s * 1e6)
+    return {"direct": {}, "max_sequence_idle_microseconds": idle_us, "control_input": controls, "state": states}
 
 
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
@@ -174,7 +199,11 @@ def _step(step: Step, pipeline: Pipeline) -> Document:
     if isinstance(step, CountStep):
         does = f"{step.source} at {', '.join((*step.lines, *step.zones))}"
         return _line(step.name, "count", pipeline, does, named=[step.source, step.image])
-    return _line(step.name, "match", pipeline, f"{step.of.text} in {step.gallery}, least {step.least:g}", step.of)
+    if isinstance(step, WindowStep):
+        kind, does = "window", f"the last {step.size} of {step.of.text}, every {step.hop}"
+    else:
+        kind, does = "match", f"{step.of.text} in {step.gallery}, least {step.least:g}"
+    return _line(step.name, kind, pipeline, does, step.of)
 
 
 def _line(
