@@ -31,6 +31,7 @@ class StreamPassage(RequestPassage):
         self._stateful, self._streams = len(plan.states), target.streams
         for index in plan.states:
             self._needed[index] += 1
+        self._ready = [index for index in self._ready if index not in plan.states]
         self._stream: StreamState | None = self._streams.join(self)
         if self._stream.line[0] is self:
             self.grant(self._stream)
