@@ -234,7 +234,7 @@ class Planner:
             values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
             if len(ends) > REQUEST_ROWS_LIMIT:
                 raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} windows; send fewer values in a request")
-            values[rows.index] = np.searchsorted(np.cumsum(lengths), ends)
+            values[rows.index] = np.searchsorted(np.cumsum(lengths), ends, "right")
             values[rows.count] = len(ends)
 
         self._rows[step.name] = rows
