@@ -147,7 +147,7 @@ async def test_a_failure_behind_the_steps_with_state_changes_none_of_them() -> N
 )
 async def test_windows_that_cannot_be_are_refused(old: str, new: str, words: str) -> None:
     assert old in WINDOWS
-    with pytest.raises(Exception, match=words):  # noqa: B017, PT011  the reader's or the planner's
+    with pytest.raises(Exception, match=words):
         rig = await listening(WINDOWS.replace(old, new))
         raise AssertionError(rig.reason())
 
@@ -155,14 +155,19 @@ async def test_windows_that_cannot_be_are_refused(old: str, new: str, words: str
 @pytest.mark.asyncio
 async def test_limits_of_states_need_a_step_with_state() -> None:
     text = WINDOWS.replace('window = { of = "pcm", rows = 4, hop = 2 }', 'rule = { window = "pcm" }')
-    rig = await listening(text.replace("FP32[-1]", "FP32[4]").replace('n = "count(frames)"', "") + "[state]\nkeys = 5\n")
+    rig = await listening(
+        text.replace("FP32[-1]", "FP32[4]").replace('n = "count(frames)"', "") + "[state]\nkeys = 5\n"
+    )
     assert "is for steps with state; add one (track, window, a model with sequences)" in rig.reason()
 
 
 @pytest.mark.asyncio
 async def test_rows_of_one_moment_have_no_state() -> None:
     text = '[input]\nx = "FP32[4]"\n[[step]]\nname = "a"\nmodel = "spots"\nof = "x"\n[[step]]\nname = "b"\nMORE\n'
-    boxes = tuple(TensorSpec(n, d, (-1, -1, *s)) for n, d, s in (("boxes", Datatype.FP32, (4,)), ("scores", Datatype.FP32, ()), ("classes", Datatype.INT32, ())))  # noqa: E501
+    boxes = tuple(
+        TensorSpec(n, d, (-1, -1, *s))
+        for n, d, s in (("boxes", Datatype.FP32, (4,)), ("scores", Datatype.FP32, ()), ("classes", Datatype.INT32, ()))
+    )  # noqa: E501
     for more in ('window = { of = "a.box", rows = 2 }', 'model = "sums"\nof = "a.box"'):
         rig = PipelineRig()
         add_models(rig)
