@@ -20,7 +20,7 @@ from gateway.common.domain.manifest import (
     StateTensors,
     StreamLimits,
 )
-from gateway.common.domain.manifest_toml import CONTROL_TYPES, CORRID_TYPES, IDLE_LIMIT_S
+from gateway.common.domain.manifest_toml import CONTROL_TYPES, CORRID_TYPES, IDLE_LIMIT_S, SEQUENCES_LIMIT
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.runtimes import BY_BACKEND
 from gateway.common.domain.tensor import Datatype
@@ -250,7 +250,7 @@ def _sequence(block: Block | None) -> _Sequence:
         outputs.append(ConfigTensor(states[-1].output, datatype, dims))
         each.finish()
     block.finish()
-    limits = StreamLimits(idle_s=idle_us / 1e6 if idle_us else IDLE_S)
+    limits = StreamLimits(SEQUENCES_LIMIT, idle_us / 1e6 if idle_us else IDLE_S)  # Triton does not bound them
     remarks = [f"sequence_batching.{key} is not applied: all sequences run as they come, joined" for key in left]
     sequence = SequenceBatching(tuple(states), tuple(controls), limits)
     return sequence, (tuple(inputs), tuple(outputs)), remarks

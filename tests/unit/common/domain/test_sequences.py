@@ -153,14 +153,16 @@ def test_sequence_batching_is_read() -> None:
     assert manifest.sequence == SequenceBatching(
         (StateTensors("h", "hn"),),
         (ControlInput("start", "start"), ControlInput("id", "corrid")),
-        StreamLimits(idle_s=5.0),
+        StreamLimits(100_000, 5.0),
     )
     assert (manifest.batched, manifest.rows, manifest.max_batch_rows) == (True, "independent", 4)
     seen = manifest.seen
     assert [[spec.name for spec in side] for side in (seen.inputs, seen.outputs)] == [["x"], ["y"]]
     config = read_config(CONFIG, "c", "m")
     assert config.remarks == ("sequence_batching.oldest is not applied: all sequences run as they come, joined",)
-    assert read_config("sequence_batching { }", "c", "m").sequence == SequenceBatching(limits=StreamLimits(idle_s=1.0))
+    assert read_config("sequence_batching { }", "c", "m").sequence == SequenceBatching(
+        limits=StreamLimits(100_000, 1.0)
+    )
     shown = model_config(seen, Placement("onnx", "onnx", "fp32", "cpu", "", max_batch_rows=4), ["1"])
     assert shown["sequence_batching"] == {
         "direct": {},

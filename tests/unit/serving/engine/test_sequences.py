@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -42,8 +41,7 @@ def add_sums(rig: PipelineRig, name: str = "sums", sequence: SequenceBatching = 
     """Add a model whose state, 100 at first, is the sum of its inputs."""
     controls = tuple(TensorSpec(kind.upper(), datatype, (-1, 1)) for kind, datatype in KIND.items())
     inputs = (spec("x", 1), spec("TOTAL", 1), *controls)
-    function: Callable[[Tensors], Tensors] = lambda given: total(given)  # noqa: E731  each model has its own
-    rig.model(name, function, inputs, (spec("sum", 1), spec("NEXT", 1), spec("seen", 4)), sequence=sequence, **changes)
+    rig.model(name, total, inputs, (spec("sum", 1), spec("NEXT", 1), spec("seen", 4)), sequence=sequence, **changes)
 
 
 async def sums(slow: bool = False, sequence: SequenceBatching = SUMS, **changes: Any) -> PipelineRig:
@@ -343,7 +341,7 @@ def test_random_interleavings_answer_as_a_fold_of_each_sequence(steps: list[Any]
             found = (await asyncio.gather(task, return_exceptions=True))[0]
             assert found == wanted if isinstance(wanted, float) else wanted in str(found)
         assert target(rig).streams._idle.keys() == states.keys()
-        assert not (target(rig).busy or target(rig).streams._busy)
+        assert (target(rig).busy, target(rig).streams._busy) == (False, {})
         await rig.repository.close()
 
     asyncio.run(run())
