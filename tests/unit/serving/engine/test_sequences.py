@@ -257,6 +257,26 @@ def test_a_state_that_grows_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatc
     asyncio.run(run())
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_run_that_is_ended_leaves_the_state_as_before_it(hangs: bool) -> None:
+    rig = await sums(slow=True, run_limit_s=0.2, run_end_s=0.01 if hangs else 60.0)
+    assert await add(rig, 1, START) == 101
+    session, old = rig.session_of("sums"), target(rig)
+    session.gate.clear()
+    session.cancels = not hangs
+    error = await refused(rig, 10)
+    assert error.fault is Fault.EXPIRED
+    assert "[limits] run_limit_s" in error.message
+    while hangs and rig.registry.serving("sums", "1") in {None, old}:  # it is opened again
+        await asyncio.sleep(0.001)
+    session.failure = None
+    session.gate.set()
+    assert await add(rig, 2) == 103
+    assert (old.statistics.hung_runs, old.statistics.overlong_runs) == ((1, 1) if hangs else (0, 1))
+    await rig.repository.close()
+
+
 # ---- swaps -----------------------------------------------------------------------------------------------------------
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
