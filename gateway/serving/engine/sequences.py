@@ -29,7 +29,7 @@ from gateway.serving.engine.cost import Cost
 from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.servable import Servable, ServableParts
-from gateway.serving.engine.streams import STATE_LIMIT_BYTES, Streams, StreamState, UnderWay
+from gateway.serving.engine.streams import STATE_LIMIT_BYTES, RequestRoom, Streams, StreamState
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.frame import Frame
 
@@ -57,12 +57,12 @@ class SequenceServable(Servable):
         self.streams = context.sequences.setdefault(self.tensors.owner, Streams(limits))
         self.streams.limits = limits
         queue = settings.queue_of(self.manifest.name)
-        self._under_way = UnderWay[SequenceRequest](f"model '{self.manifest.name}'", queue, settings)
+        self._under_way = RequestRoom[SequenceRequest](f"model '{self.manifest.name}'", queue, settings)
 
     @property
     def pending(self) -> int:
         """Return the number of requests that wait."""
-        return max(super().pending, len(self._under_way))
+        return super().pending + sum(entry.waits for entry in self._under_way.passages())
 
     def rows_together(self, _row_bytes: int) -> int:
         """Implement `RequestTarget.rows_together`: a request of a sequence has one row."""
@@ -274,7 +274,7 @@ class SequenceRequest:
             try:
                 self._run()
             except RequestError:
-                self.ticket.account = None  # whoever submits it counts
+                self.ticket.account = None  # it was not submitted: its sender counts
                 self._end()
                 raise
         elif request.deadline_ns is not None:

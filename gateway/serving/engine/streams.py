@@ -157,7 +157,7 @@ def _look(streams: weakref.ref[Streams]) -> None:
         there.look()
 
 
-class UnderWay(Generic[P]):
+class RequestRoom(Generic[P]):
     """Requests under way of a target, in its order, within the limit of its queue. Callers share the room."""
 
     def __init__(self, what: str, queue: QueueSettings, settings: EngineSettings) -> None:

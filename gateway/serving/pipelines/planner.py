@@ -50,7 +50,7 @@ from gateway.serving.pipelines.functions import compiled
 from gateway.serving.pipelines.runs import DecodeRun, LocalRun, Run
 from gateway.serving.pipelines.slices import Slices, whole_of
 from gateway.serving.pipelines.tracking import CountedPlaces, Tracks, count_objects, follow
-from gateway.serving.pipelines.windows import LastValues, windows
+from gateway.serving.pipelines.windows import StreamValues, windows
 from gateway.serving.tasks.views import View
 
 LOOP_PAIRS = 400
@@ -230,7 +230,7 @@ class Planner:
             given = spread(value, values, values[source.count])
             lengths = np.full(len(given), given.shape[1] if several else 1, int)
             samples = np.asarray(given.reshape(-1, *inner), dtype)
-            state = values[turn].states.get(step.name) or LastValues(np.zeros((0, *inner), dtype), step.size)
+            state = values[turn].states.get(step.name) or StreamValues(np.zeros((0, *inner), dtype), step.size)
             values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
             if len(ends) > REQUEST_ROWS_LIMIT:
                 raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} windows; send fewer values in a request")

@@ -35,7 +35,7 @@ from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.split import ROUTED
-from gateway.serving.engine.streams import Streams, UnderWay
+from gateway.serving.engine.streams import RequestRoom, Streams
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.golden import check_golden
@@ -179,7 +179,7 @@ class PipelineTarget:
         if self._queue.policy != "reject":
             words = f"the queue of a pipeline has no policy {self._queue.policy!r}; give it to the queues of its models"
             raise ConfigurationError(words, table="limits.queue", key="policy")
-        self._under_way = UnderWay[RequestPassage](f"pipeline '{pipeline.name}'", self._queue, context.settings)
+        self._under_way = RequestRoom[RequestPassage](f"pipeline '{pipeline.name}'", self._queue, context.settings)
         self._lingering = set[Future[Any]]()
         self.streams, self.declared_as = Streams(pipeline.state or StreamLimits()), (*own, pipeline.text)
         self._closed = False

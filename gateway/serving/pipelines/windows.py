@@ -13,7 +13,7 @@ from gateway.common.domain.tensor import Array
 
 
 @dataclass(frozen=True, slots=True)
-class LastValues:
+class StreamValues:
     """Last values [n, …] of a stream that later windows need, and how many are `due` until the next one is complete."""
 
     values: Array
@@ -25,7 +25,7 @@ class LastValues:
         return self.values.nbytes
 
 
-def windows(state: LastValues, values: Array, size: int, hop: int) -> tuple[LastValues, Array, Array]:
+def windows(state: StreamValues, values: Array, size: int, hop: int) -> tuple[StreamValues, Array, Array]:
     """Add values [n, …]. Return the state then, the places of the last value of each new window, and these.
 
     The windows are views of one array.
@@ -36,6 +36,6 @@ def windows(state: LastValues, values: Array, size: int, hop: int) -> tuple[Last
     needed = max(0, size - due)
     kept = every[len(every) - needed :].copy() if needed else every[:0].copy()
     if not len(ends):
-        return LastValues(kept, due), ends, np.zeros((0, size, *values.shape[1:]), values.dtype)
+        return StreamValues(kept, due), ends, np.zeros((0, size, *values.shape[1:]), values.dtype)
     views = np.lib.stride_tricks.sliding_window_view(every, size, axis=0)[ends + len(state.values) - size + 1]
-    return LastValues(kept, due), ends, np.moveaxis(views, -1, 1)
+    return StreamValues(kept, due), ends, np.moveaxis(views, -1, 1)

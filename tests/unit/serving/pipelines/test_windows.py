@@ -18,7 +18,7 @@ from gateway.common.domain.manifest import ControlInput, SequenceBatching, State
 from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.engine.sequences import SequenceServable
 from gateway.serving.frontends.documents import pipeline_steps
-from gateway.serving.pipelines.windows import LastValues, windows
+from gateway.serving.pipelines.windows import StreamValues, windows
 from tests.simulators.engine_rig import release
 from tests.simulators.pipelines import PipelineRig, spec
 from tests.unit.serving.pipelines.test_golden import with_golden
@@ -74,7 +74,7 @@ async def heard(rig: PipelineRig, *values: float, **changes: Any) -> list[float]
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), size=st.integers(1, 7), hop=st.integers(1, 9))
 def test_windows_of_chunks_are_those_of_the_whole(sizes: list[int], size: int, hop: int) -> None:
     whole = np.arange(2 * sum(sizes), dtype=np.float32).reshape(-1, 2)
-    state, found, at = LastValues(whole[:0], size), list[Array](), 0
+    state, found, at = StreamValues(whole[:0], size), list[Array](), 0
     for length in sizes:
         before = state.values.copy()
         after, ends, made = windows(state, whole[at : at + length], size, hop)
