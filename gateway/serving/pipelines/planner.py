@@ -215,8 +215,9 @@ class Planner:
     def _window(self, step: WindowStep) -> None:
         value = self._compiled(step.of)
         source, inner = value.rows or self._root, value.type.shape
-        several = inner[:1] == (ROWS,)  # a row has values, else it is one
-        inner = inner[1:] if several else inner
+        first = next((place for place, size in enumerate(inner) if size != 1), 0)
+        if inner[first : first + 1] == (ROWS,):  # a row has values, else it is one
+            inner = inner[first + 1 :]
         if value.type.kind != NUMBER or ROWS in inner:
             raise self._error(step.name, f"'of' is {value.type.words}; it must be numbers of a fixed shape")
         self._check_successive(step.name, source)
@@ -228,13 +229,12 @@ class Planner:
 
         def apply(values: Values) -> None:
             given = spread(value, values, values[source.count])
-            lengths = np.full(len(given), given.shape[1] if several else 1, int)
-            samples = np.asarray(given.reshape(-1, *inner), dtype)
+            samples = np.asarray(given, dtype).reshape(-1, *inner)
             state = values[turn].states.get(step.name) or StreamValues(np.zeros((0, *inner), dtype), step.size)
             values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
             if len(ends) > REQUEST_ROWS_LIMIT:
                 raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} windows; send fewer values in a request")
-            values[rows.index] = np.searchsorted(np.cumsum(lengths), ends, "right")
+            values[rows.index] = ends * len(given) // max(1, len(samples))
             values[rows.count] = len(ends)
 
         self._rows[step.name] = rows

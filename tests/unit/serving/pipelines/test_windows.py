@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ControlInput, SequenceBatching, StateTensors, TensorSpec
+from gateway.common.domain.manifest_toml import read_manifest
 from gateway.common.domain.tensor import Array, Datatype, Tensors
 from gateway.serving.engine.sequences import SequenceServable
 from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.pipelines.windows import StreamValues, windows
+from tests.simulators.daemon import ROOT
 from tests.simulators.engine_rig import release
 from tests.simulators.pipelines import PipelineRig, spec
 from tests.unit.serving.pipelines.test_golden import with_golden
@@ -112,6 +114,17 @@ async def test_a_row_is_one_value_if_its_size_is_fixed() -> None:
 
 
 @pytest.mark.asyncio
+async def test_sizes_of_one_before_the_open_one_are_left_out() -> None:
+    rig = PipelineRig()
+    rig.model("loud", lambda x: {"y": x["x"].sum((1, 2))[:, None]}, (spec("x", 2, 3),), (spec("y", 1),))
+    rig.pipeline(WINDOWS.replace("[-1]", "[1, -1, 3]").replace("rows = 4", "rows = 2"))
+    await rig.begin()
+    rows = np.arange(24, dtype=np.float32).reshape(2, 1, 4, 3)
+    found = await rig.ask({"pcm": rows}, "loud", "n")
+    assert (found["n"].tolist(), found["loud"].tolist()) == ([2, 2], [[15, 51], [87, 123]])
+
+
+@pytest.mark.asyncio
 async def test_windows_of_windows() -> None:
     more = '[[step]]\nname = "again"\nwindow = { of = "loud.y", rows = 2, hop = 1 }\n[output]\npairs = "again.window"\n'
     rig = await listening(WINDOWS.replace("[output]\n", more))
@@ -199,6 +212,28 @@ async def test_a_golden_set_of_windows_is_one_stream(tmp_path: Path) -> None:
         rig.pipeline(text, folder=tmp_path, digest=f"p{plus + 2}")
         await rig.begin()
         assert ("failed its golden set" in rig.reason()) is bool(plus), rig.reason()
+
+
+@pytest.mark.asyncio
+async def test_the_blocks_of_the_how_to_listen() -> None:
+    page = (ROOT / "docs/pages/howto/sequences.md").read_text()
+    declared, pipeline = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    manifest = read_manifest(declared.replace("…", "0" * 64), "manifest.toml")
+    rig = PipelineRig()
+    specs = {"inputs": manifest.inputs, "outputs": manifest.outputs, "sequence": manifest.sequence, "batch": False}
+
+    def hear(given: Tensors) -> Tensors:
+        assert (given["input"].shape, given["sr"].tolist()) == ((1, 576), 16_000)
+        return {"output": given["state"][0, :, :1] + given["input"][:, :1], "stateN": given["state"] + 1}
+
+    rig.model("vad", hear, **specs)
+    rig.pipeline(pipeline.partition('version = "1"')[2], name="listen")
+    await rig.begin()
+    sent, found = np.concatenate((np.zeros(64), np.ones(5000))).astype(np.float32), list[float]()
+    for part in (sent[:2000], sent[2000:2100], sent[2100:]):
+        answer = await rig.ask({"pcm": part[None]}, "speech", name="listen")
+        found += answer["speech"].ravel().tolist()
+    assert found == [float(count + (count > 0)) for count in range(5064 // 512)]
 
 
 # ---- models with sequences -------------------------------------------------------------------------------------------
