@@ -27,8 +27,8 @@ class RequestedOutput:
     destination: Destination | None = None
 
 
-START, END = 1, 2
-"""Flags of a request's place in its sequence."""
+START, END, OPENS = 1, 2, 4
+"""Flags of a request's place in its sequence. OPENS: it begins one if there is none (messages of sensors)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class InferRequest:
     `outputs` mean all of them. `caller`: the first available of token's name, certificate, peer uid and address.
     `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest
     and for steps with state. `arrived_ns`: its arrival, on the monotonic clock, for these (0: when it is submitted).
-    `place`: START and END, for a model with sequences. `state`: that of its sequence, if a pipeline keeps it.
+    `place`: START, END, OPENS, for a model with sequences. `state`: that of its sequence, if a pipeline keeps it.
     """
 
     model: str

@@ -20,7 +20,7 @@ from gateway.common.domain.manifest import CONTROLS, CORRID, ROWS, ModelManifest
 from gateway.common.domain.statistics import ServableStatistics
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.common.timeouts import wait_for
-from gateway.serving.domain.infer import END, START, InferRequest, InferResponse, RequestedOutput, SequenceState
+from gateway.serving.domain.infer import END, OPENS, START, InferRequest, InferResponse, RequestedOutput, SequenceState
 from gateway.serving.domain.ports import Sink
 from gateway.serving.domain.sizes import request_sizes
 from gateway.serving.engine.admission import Admission, Form
@@ -295,7 +295,7 @@ class SequenceRequest:
         request, state = self.ticket.request, self.ticket.request.state
         if self._stream is not None:
             state = self._stream.states.get(STATE)
-            if state is None and not request.place & START:
+            if state is None and not request.place & (START | OPENS):
                 self._home.statistics.fail.add(time.monotonic_ns() - self.ticket.queued_ns)
                 raise self._home.tensors.unknown(request)
         if self.ticket.timer is not None:  # its run has one

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ControlInput, SequenceBatching, StateTensors, StreamLimits, TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
-from gateway.serving.domain.infer import END, START, InferRequest, SequenceState
+from gateway.serving.domain.infer import END, OPENS, START, InferRequest, SequenceState
 from gateway.serving.engine.sequences import SequenceServable
 from gateway.serving.engine.streams import Streams
 from tests.simulators.engine_rig import release
@@ -127,6 +127,14 @@ async def test_callers_have_sequences_of_their_own() -> None:
     assert await add(rig, 1, START, caller="a") == 101
     assert "START flag" in (await refused(rig, 1, caller="b")).message
     assert [await add(rig, 5, START, caller="b"), await add(rig, 1, caller="a")] == [105, 102]
+
+
+@pytest.mark.asyncio
+async def test_a_message_of_a_sensor_begins_a_sequence_where_there_is_none() -> None:
+    rig = await sums()
+    first = await rig.engine.infer(number(1, OPENS))
+    assert first.outputs["seen"].array.tolist() == [[1, 0, 1, 7]]
+    assert [await add(rig, 2, OPENS), await add(rig, 3, OPENS | END), await add(rig, 1, OPENS)] == [103, 106, 101]
 
 
 @pytest.mark.asyncio
