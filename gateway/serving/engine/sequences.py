@@ -135,6 +135,11 @@ class SequenceServable(Servable):
         """Free the place of a request."""
         self._under_way.remove(entry.ticket)
 
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take a request out of the queue, or leave the rest of its run to others."""
+        ticket.end()
+        self._forget(ticket)
+
     def late(self) -> RequestError:
         """Return the refusal of a request whose time is over, and count it."""
         self.statistics.drop("expired")
@@ -165,7 +170,8 @@ class SequenceTensors:
         self._controls = [(each, specs[each.input]) for each in self.sequence.controls]
         self._batched = manifest.batched
         form = tuple((state.input, spec.datatype, spec.shape) for state, spec in self._states)
-        self.owner = manifest.name, *([str(form)] if self.sequence.keep_state else contents)
+        own = (str(form),) if self.sequence.keep_state else (manifest.version, *contents)
+        self.owner = manifest.name, *own
         self._first = {state.input: _filled(spec, state.initial) for state, spec in self._states}
         pairs = [(each, spec) for each, spec in self._controls if each.kind != CORRID]
         self._flags = {each.input: [_filled(spec, value) for value in each.false_true] for each, spec in pairs}
@@ -328,9 +334,8 @@ class SequenceRequest:
     def fail(self, error: RequestError) -> None:
         """Refuse a request, whatever it waits for."""
         if self._pending is not None:
-            self._pending.cancel()
-        else:
-            self._home.statistics.fail.add(time.monotonic_ns() - self.ticket.queued_ns)
+            self._home.withdraw(self._pending)
+        self._home.statistics.fail.add(time.monotonic_ns() - self.ticket.queued_ns)
         self._refuse(error)
 
     def leave(self, ticket: Ticket) -> None:
