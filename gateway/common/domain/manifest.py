@@ -225,11 +225,6 @@ class SequenceBatching:
         """Return the names of the inputs that no caller sends, in order."""
         return dict.fromkeys([each.input for each in self.states] + [each.input for each in self.controls])
 
-    @property
-    def outputs(self) -> dict[str, None]:
-        """Return the names of the outputs that no caller gets, in order."""
-        return dict.fromkeys([each.output for each in self.states])
-
 
 @dataclass(frozen=True, slots=True)
 class ModelManifest:
@@ -271,7 +266,8 @@ class ModelManifest:
         if self.sequence is None:
             return self
         inputs = tuple(spec for spec in self.inputs if spec.name not in self.sequence.inputs)
-        outputs = tuple(spec for spec in self.outputs if spec.name not in self.sequence.outputs)
+        kept = [state.output for state in self.sequence.states]
+        outputs = tuple(spec for spec in self.outputs if spec.name not in kept)
         sequence = replace(self.sequence, specs={spec.name: spec for spec in self.inputs if spec not in inputs})
         batch = self.batch if self.batched else False
         return replace(self, inputs=inputs, outputs=outputs, sequence=sequence, batch=batch)

@@ -50,6 +50,7 @@ _REFUSED_OF_TENSOR: Mapping[str, str] = {
     "is_shape_tensor": "it belongs to TensorRT plans; use the ONNX file",
     "is_non_linear_format_io": "it belongs to TensorRT plans; use the ONNX file",
 }
+_REFUSED_OF_SEQUENCES = dict.fromkeys(("iterative_sequence", "generative_sequence"), "every request has one answer")
 _REMARKS: Mapping[str, str] = {
     "optimization": "the trials choose runtime, accelerator and threads",
     "model_warmup": "every model is tried with generated inputs before it serves",
@@ -192,7 +193,7 @@ def _config(top: Block, file: str, model: str) -> TritonConfig:
         top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")
     outputs, labels = _outputs(top)
     instances = [_instances(block) for block in top.blocks("instance_group")]
-    sequence, hidden, remarks = _sequence(top.block("sequence_batching"))
+    sequence, hidden, remarks = _sequence(block) if (block := top.block("sequence_batching")) else _NO_SEQUENCE
     config = TritonConfig(
         file=file,
         runtime=_runtime(top),
@@ -216,16 +217,14 @@ def _config(top: Block, file: str, model: str) -> TritonConfig:
 
 
 _Sequence = tuple[SequenceBatching | None, tuple[tuple[ConfigTensor, ...], tuple[ConfigTensor, ...]], list[str]]
+_NO_SEQUENCE: _Sequence = None, ((), ()), []
 
 
-def _sequence(block: Block | None) -> _Sequence:
+def _sequence(block: Block) -> _Sequence:
     """Return the sequences of a model, the tensors that no caller sees, and remarks."""
-    if block is None:
-        return None, ((), ()), []
+    block.refuse_any(_REFUSED_OF_SEQUENCES)
     idle_us = block.integer("max_sequence_idle_microseconds", low=0, high=int(IDLE_LIMIT_S * 1e6))
-    left = [key for key in ("direct", "oldest", "iterative_sequence", "generative_sequence") if block.skip(key)]
-    if generative := [key for key in left if key.endswith("_sequence")]:
-        block.not_offered(generative[0], "is not offered here: every request has one answer; remove it")
+    left = [key for key in ("direct", "oldest") if block.skip(key)]
     states, controls = list[StateTensors](), list[ControlInput]()
     inputs, outputs = list[ConfigTensor](), list[ConfigTensor]()
     for each in block.blocks("control_input"):
@@ -243,7 +242,9 @@ def _sequence(block: Block | None) -> _Sequence:
         for initial in each.blocks("initial_state"):
             if "data_file" in initial:
                 initial.not_offered("data_file", "is not offered here; a state begins with zeros, or one value")
-            for key in ("name", "data_type", "dims", "zero_data"):
+            if initial.integers("dims", low=1, high=DIMENSION_LIMIT) != tuple(max(1, size) for size in dims):
+                initial.not_offered("dims", f"is offered as the sizes of the state, {list(dims)}, open ones as 1")
+            for key in ("name", "data_type", "zero_data"):
                 initial.skip(key)
             initial.finish()
         inputs.append(ConfigTensor(states[-1].input, datatype, dims))
@@ -263,7 +264,8 @@ def _control(block: Block, name: str) -> tuple[ControlInput, Datatype]:
         block.refuse("kind", f"must be one of {', '.join(f'CONTROL_SEQUENCE_{each.upper()}' for each in CONTROLS)}")
     if kind == CORRID:
         if _DATATYPES.get(named) not in CORRID_TYPES:
-            block.refuse("data_type", f"must be one of {', '.join(_types(CORRID_TYPES))}, not {named!r:.40}")
+            known = sorted(word for word, datatype in _DATATYPES.items() if datatype in CORRID_TYPES)
+            block.refuse("data_type", f"must be one of {', '.join(known)}, not {named!r:.40}")
         block.finish()
         return ControlInput(name, kind), _DATATYPES[named]
     found = [(each, pair) for each in CONTROL_TYPES if (pair := block.numbers(f"{each.label.lower()}_false_true"))]
@@ -272,10 +274,6 @@ def _control(block: Block, name: str) -> tuple[ControlInput, Datatype]:
         block.refuse("kind", f"control {name!r:.150} needs one of int32_false_true, fp32_false_true, bool_false_true")
     datatype, (no, yes) = found[0]
     return ControlInput(name, kind, (no, yes)), datatype
-
-
-def _types(datatypes: Iterable[Datatype]) -> list[str]:
-    return sorted(word for word, datatype in _DATATYPES.items() if datatype in datatypes)
 
 
 def _parameter(block: Block) -> tuple[str, str]:

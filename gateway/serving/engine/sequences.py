@@ -35,8 +35,6 @@ from gateway.serving.tasks.frame import Frame
 
 ONE_STATE_BYTES = STATE_LIMIT_BYTES // 4
 """Most bytes of the state of one sequence: an output may grow with each run."""
-LEAST_CLOSING_S = 1.0
-"""Time that is left for the last runs at the end of the time for waiting requests."""
 STATE = "state"
 
 
@@ -48,7 +46,7 @@ class SequenceServable(Servable):
     ) -> None:
         super().__init__(parts, context, statistics)
         self.tensors = SequenceTensors(parts.manifest, parts.contents)
-        self.manifest, settings = parts.manifest.seen, context.settings
+        self.manifest, settings, self.expired = parts.manifest.seen, context.settings, self._answers.expired
         rows = self.manifest.rows_limit(settings.max_batch_rows)
         self.sizes = request_sizes(self.manifest, rows, settings.request_slack_bytes)
         self._seen = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=settings.forms)
@@ -57,12 +55,12 @@ class SequenceServable(Servable):
         self.streams = context.sequences.setdefault(self.tensors.owner, Streams(limits))
         self.streams.limits = limits
         queue = settings.queue_of(self.manifest.name)
-        self._under_way = RequestRoom[SequenceRequest](f"model '{self.manifest.name}'", queue, settings)
+        self.under_way = RequestRoom[SequenceRequest](f"model '{self.manifest.name}'", queue, settings)
 
     @property
     def pending(self) -> int:
         """Return the number of requests that wait."""
-        return super().pending + sum(entry.waits for entry in self._under_way.passages())
+        return super().pending + sum(entry.waits for entry in self.under_way.passages())
 
     def rows_together(self, _row_bytes: int) -> int:
         """Implement `RequestTarget.rows_together`: a request of a sequence has one row."""
@@ -100,28 +98,19 @@ class SequenceServable(Servable):
                 raise self._answers.expired()
             if self._closed:
                 raise self._answers.unloaded()
-            self._make_room(request)
+            self.under_way.make_room(request, self.streams, self.statistics, self._displace_request)
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
-        entry = SequenceRequest(self, request, form, sink, token, account=account, frames=frames, now_ns=now_ns)
-        self._under_way.add(entry.ticket, entry)
+        ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
+        entry = ticket.home = SequenceRequest(self, ticket)
+        self.under_way.add(ticket, entry)
         entry.enter()
-        return entry.ticket
-
-    def _make_room(self, request: InferRequest) -> None:
-        try:
-            displaced = self._under_way.make_room(request, self.streams)
-        except RequestError:
-            self.statistics.drop("queue_full")
-            raise
-        if displaced is not None:
-            asyncio.get_running_loop().call_soon(self._displace_request, *displaced)
+        return ticket
 
     def _displace_request(self, entry: SequenceRequest, error: RequestError) -> None:
         if not entry.ticket.done:
-            self.statistics.drop("share")
-            entry.fail(error)
+            entry.fail(error, "share")
 
     def run(self, entry: SequenceRequest, state: SequenceState) -> Ticket:
         """Queue a request whose turn it is. Raises RequestError."""
@@ -131,29 +120,20 @@ class SequenceServable(Servable):
         full = replace(request, inputs=inputs, outputs=(*wanted, *tensors.outputs), place=0, state=None)
         return super().submit(full, entry, None, None, entry.ticket.frames)
 
-    def over(self, entry: SequenceRequest) -> None:
-        """Free the place of a request."""
-        self._under_way.remove(entry.ticket)
-
     def withdraw(self, ticket: Ticket) -> None:
         """Take a request out of the queue, or leave the rest of its run to others."""
         ticket.end()
         self._forget(ticket)
 
-    def late(self) -> RequestError:
-        """Return the refusal of a request whose time is over, and count it."""
-        self.statistics.drop("expired")
-        return self._answers.expired()
-
     async def close(self, drain_s: float) -> None:
         """Finish the requests that wait for their turn, then do as `Servable.close`."""
         until_s = time.monotonic() + drain_s
         with suppress(TimeoutError):
-            await wait_for(self._under_way.none.wait(), drain_s)
-        for entry in self._under_way.passages():
+            await wait_for(self.under_way.none.wait(), drain_s)
+        for entry in self.under_way.passages():
             if entry.waits:
                 entry.fail(self._answers.unloaded())
-        await super().close(max(until_s - time.monotonic(), min(drain_s, LEAST_CLOSING_S)))
+        await super().close(max(until_s - time.monotonic(), min(drain_s, 1.0)))
 
 
 class SequenceTensors:
@@ -247,20 +227,8 @@ class SequenceRequest:
 
     __slots__ = ("_home", "_pending", "_sink", "_stream", "ticket", "waits")
 
-    def __init__(
-        self,
-        home: SequenceServable,
-        request: InferRequest,
-        form: Form,
-        sink: Sink,
-        token: Any,
-        *,
-        account: QuotaUse | None,
-        frames: Sequence[Frame],
-        now_ns: int,
-    ) -> None:
-        self._home, self._sink, self.waits = home, sink, True
-        self.ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
+    def __init__(self, home: SequenceServable, ticket: Ticket) -> None:
+        self._home, self.ticket, self._sink, self.waits = home, ticket, ticket.sink, True
         self._pending: Ticket | None = None
         self._stream: StreamState | None = None
 
@@ -295,7 +263,8 @@ class SequenceRequest:
             try:
                 self._run()
             except RequestError as error:
-                self._refuse(error)
+                self.refuse(None, error)
+                self.flush()
 
     def _run(self) -> None:
         request, state = self.ticket.request, self.ticket.request.state
@@ -313,7 +282,7 @@ class SequenceRequest:
         try:
             state = self._home.tensors.next(response)
         except RequestError as error:
-            self._refuse(error, flushes=False)
+            self.refuse(None, error)
             return
         if self._stream is None:
             response.state = state
@@ -325,18 +294,22 @@ class SequenceRequest:
 
     def refuse(self, _token: Any, error: RequestError) -> None:
         """Implement `Sink.refuse`: the state is that before the run."""
-        self._refuse(error, flushes=False)
+        self._end()
+        self._sink.refuse(self.ticket.token, error)
 
     def flush(self) -> None:
         """Implement `Sink.flush`."""
         self._sink.flush()
 
-    def fail(self, error: RequestError) -> None:
-        """Refuse a request, whatever it waits for."""
+    def fail(self, error: RequestError, reason: str = "") -> None:
+        """Refuse a request, whatever it waits for. `reason`: of a drop."""
         if self._pending is not None:
             self._home.withdraw(self._pending)
+        if reason:
+            self._home.statistics.drop(reason)
         self._home.statistics.fail.add(time.monotonic_ns() - self.ticket.queued_ns)
-        self._refuse(error)
+        self.refuse(None, error)
+        self.flush()
 
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: its caller cancelled it."""
@@ -348,18 +321,12 @@ class SequenceRequest:
 
     def _expire(self) -> None:
         if not self.ticket.done:
-            self.fail(self._home.late())
-
-    def _refuse(self, error: RequestError, *, flushes: bool = True) -> None:
-        self._end()
-        self._sink.refuse(self.ticket.token, error)
-        if flushes:
-            self._sink.flush()
+            self.fail(self._home.expired(), "expired")
 
     def _end(self) -> None:
         if not self.ticket.done:
             self.ticket.end()
-        self._home.over(self)
+        self._home.under_way.remove(self.ticket)
         if (stream := self._stream) is not None:
             self._stream = None
             self._home.streams.leave(stream, self)

@@ -10,12 +10,14 @@ import asyncio
 import time
 import weakref
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import StreamLimits
+from gateway.common.domain.statistics import ServableStatistics
 from gateway.serving.domain.infer import InferRequest
 from gateway.serving.engine.settings import EngineSettings, QueueSettings
 from gateway.serving.engine.ticket import Ticket
@@ -39,13 +41,7 @@ class InLine(Protocol):
         """Go on after that, later."""
 
 
-class Submitted(Protocol):
-    """Request under way."""
-
-    ticket: Ticket
-
-
-P = TypeVar("P", bound=Submitted)
+P = TypeVar("P")
 
 
 @dataclass(slots=True, eq=False)
@@ -189,29 +185,40 @@ class RequestRoom(Generic[P]):
             self.none.set()
         return passage
 
-    def make_room(self, request: InferRequest, streams: Streams, lingering: int = 0) -> tuple[P, RequestError] | None:
-        """Make room for a request that is one too many, if a caller has more of them: return its newest, to be refused.
+    def make_room(
+        self,
+        request: InferRequest,
+        streams: Streams,
+        counted: ServableStatistics,
+        displace: Callable[[P, RequestError], None],
+        lingering: int = 0,
+    ) -> None:
+        """Make room for a request: if there are too many, the newest one of a caller that has more is displaced, later.
 
         A more urgent request keeps its place. Raises RequestError OVERLOADED if the newcomer gets none. `lingering`:
         places that are taken by something else.
         """
+        words = f"{self._what} has as many requests under way as it may"
         if streams.waiting(request.caller, request.stream) >= max(1, self._queue.requests // 2):
             # one frame that hangs leaves room for the streams of its caller
-            raise self._full("has as many requests of this sequence_id under way as it may; try again later")
-        if len(self._passages) + lingering < self._queue.requests:
-            return None
-        words = "has as many requests under way as it may"
-        other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
-        urgency = request.priority or self._queue.priority
-        newest = (
-            passage
-            for ticket, passage in reversed(self._passages.items())
-            if ticket.request.caller == other and (ticket.request.priority or self._queue.priority) >= urgency
-        )
-        if most <= self._callers[request.caller] + 1 or (passage := next(newest, None)) is None:
-            raise self._full(f"{words}; try again later")
-        self.remove(passage.ticket)
-        return passage, self._full(f"{words}, and another caller has fewer; try again later")
+            words = f"{self._what} has as many requests of this sequence_id under way as it may"
+        elif len(self._passages) + lingering < self._queue.requests:
+            return
+        else:
+            other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
+            urgency = request.priority or self._queue.priority
+            newest = (
+                ticket
+                for ticket in reversed(self._passages)
+                if ticket.request.caller == other and (ticket.request.priority or self._queue.priority) >= urgency
+            )
+            is_fewer = most > self._callers[request.caller] + 1
+            if is_fewer and (ticket := next(newest, None)) and (passage := self.remove(ticket)) is not None:
+                error = self._full(f"{words}, and another caller has fewer")
+                asyncio.get_running_loop().call_soon(displace, passage, error)
+                return
+        counted.drop("queue_full")
+        raise self._full(words)
 
     def _full(self, words: str) -> RequestError:
-        return RequestError(Fault.OVERLOADED, f"{self._what} {words}", retry_after_s=self._retry_after_s)
+        return RequestError(Fault.OVERLOADED, f"{words}; try again later", retry_after_s=self._retry_after_s)

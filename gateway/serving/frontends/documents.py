@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from gateway import __version__
 from gateway.common.domain.expressions import Expression
 from gateway.common.domain.manifest import CORRID, ModelManifest, Preprocess, SequenceBatching, TensorSpec
@@ -121,21 +123,21 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
 
 def _sequences(sequence: SequenceBatching, rows: int) -> Document:
     """Return Triton's ModelSequenceBatching. Which strategy it names makes no difference to requests."""
+    tensors = {name: _config_tensor(spec, rows) for name, spec in sequence.specs.items()}
     controls = []
-    for control in sequence.controls:
-        spec, form = sequence.specs[control.input], dict[str, Any]()
-        if control.kind == CORRID:
-            form["data_type"] = _config_tensor(spec, rows)["data_type"]
-        else:
-            values = [spec.datatype.dtype.type(value).item() for value in control.false_true]
-            form[f"{spec.datatype.label.lower()}_false_true"] = values
-        kind = f"CONTROL_SEQUENCE_{control.kind.upper()}"
-        controls.append({"name": control.input, "control": [{"kind": kind, **form}]})
-    states = []
-    for state in sequence.states:
-        tensor = _config_tensor(sequence.specs[state.input], rows)
-        del tensor["name"]
-        states.append({"input_name": state.input, "output_name": state.output, **tensor})
+    for each in sequence.controls:
+        spec = sequence.specs[each.input]
+        key, value = "data_type", tensors[each.input]["data_type"]
+        if each.kind != CORRID:
+            key, value = (
+                f"{spec.datatype.label.lower()}_false_true",
+                np.array(each.false_true, spec.datatype.dtype).tolist(),
+            )
+        control = {"kind": f"CONTROL_SEQUENCE_{each.kind.upper()}", key: value}
+        controls.append({"name": each.input, "control": [control]})
+    states = [{**tensors[each.input], "input_name": each.input, "output_name": each.output} for each in sequence.states]
+    for state in states:
+        del state["name"]
     idle_us = round(sequence.limits.idle_s * 1e6)
     return {"direct": {}, "max_sequence_idle_microseconds": idle_us, "control_input": controls, "state": states}
 

@@ -311,7 +311,7 @@ class PipelineTarget:
             form = self._admission.form(request)
             self._check_room(request, now_ns)
             plan = self._current()
-            self._make_room(request)
+            self._under_way.make_room(request, self.streams, self.statistics, self._displace, len(self._lingering))
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
@@ -332,16 +332,6 @@ class PipelineTarget:
             raise RequestError(Fault.EXPIRED, words)
         if self._closed:
             raise self._unloaded()
-
-    def _make_room(self, request: InferRequest) -> None:
-        """Refuse a request that is one too many, or the newest one of the caller that has more than this one."""
-        try:
-            displaced = self._under_way.make_room(request, self.streams, len(self._lingering))
-        except RequestError:
-            self.statistics.drop("queue_full")
-            raise
-        if displaced is not None:
-            asyncio.get_running_loop().call_soon(self._displace, *displaced)
 
     def _displace(self, passage: RequestPassage, error: RequestError) -> None:
         """Refuse a request that lost its place to another caller's."""

@@ -53,13 +53,11 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
 def _sequence(sequence: SequenceBatching) -> list[str]:
     limits = {"keys": sequence.limits.keys, "idle_s": sequence.limits.idle_s, "keep_state": sequence.keep_state}
     states = [toml_table("[[sequence.state]]", asdict(state)) for state in sequence.states]
-    controls = [
-        toml_table(
-            "[[sequence.control]]",
-            {key: value for key, value in asdict(control).items() if control.kind != CORRID or key != "false_true"},
-        )
-        for control in sequence.controls
-    ]
+    values = [asdict(control) for control in sequence.controls]
+    for each in values:
+        if each["kind"] == CORRID:
+            del each["false_true"]
+    controls = [toml_table("[[sequence.control]]", each) for each in values]
     return [toml_table("[sequence]", limits), *states, *controls]
 
 

@@ -186,6 +186,7 @@ def test_a_file_may_describe_what_callers_see() -> None:
     ("old", "new", "words"),
     [
         ("zero_data: true", 'data_file: "h"', "data_file: is not offered here; a state begins with zeros"),
+        ("dims: [ 8 ] zero", "dims: [ 4 ] zero", r"dims: is offered as the sizes of the state, \[8\]"),
         ("oldest { max_candidate_sequences: 4 }", "iterative_sequence: true", "iterative_sequence: is not offered"),
         ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_STOP", "c:8: .*kind: must be one of CONTROL_SEQUENCE_START"),
         ("fp32_false_true: [ 0, 1 ]", "", "needs one of int32_false_true, fp32_false_true, bool_false_true"),
@@ -210,7 +211,7 @@ def test_what_cannot_be_followed_is_refused(old: str, new: str, words: str) -> N
         ('output_name: "hn"', 'output_name: "y"', "they must be alike|the model has 'y' as FP32"),
         ("TYPE_UINT64", "TYPE_INT64", "the configuration says TYPE_INT64"),
         ('name: "id"', 'name: "x"', "does not describe the input 'id' of the model"),
-        ("dims: [ 8 ]\n", "dims: [ 9 ]\n", "the configuration says"),
+        ("dims: [ 8 ]", "dims: [ 9 ]", "the configuration says"),
     ],
 )
 def test_a_configuration_that_contradicts_its_model_is_refused(old: str, new: str, words: str) -> None:
