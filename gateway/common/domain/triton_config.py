@@ -30,8 +30,6 @@ ROWS_LIMIT = 1_000_000
 """Largest max_batch_size: the rows of one request."""
 DIMENSION_LIMIT = 2**31 - 1
 VERSION_LIMIT = 2**63 - 1
-IDLE_S = 1.0
-"""Triton's default of max_sequence_idle_microseconds, in seconds."""
 
 _DATATYPES: Mapping[str, Datatype] = {
     f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.label}": datatype for datatype in Datatype
@@ -251,7 +249,7 @@ def _sequence(block: Block) -> _Sequence:
         outputs.append(ConfigTensor(states[-1].output, datatype, dims))
         each.finish()
     block.finish()
-    limits = StreamLimits(SEQUENCES_LIMIT, idle_us / 1e6 if idle_us else IDLE_S)  # Triton does not bound them
+    limits = StreamLimits(SEQUENCES_LIMIT, (idle_us or 1e6) / 1e6)  # Triton's default; it does not bound sequences
     remarks = [f"sequence_batching.{key} is not applied: all sequences run as they come, joined" for key in left]
     sequence = SequenceBatching(tuple(states), tuple(controls), limits)
     return sequence, (tuple(inputs), tuple(outputs)), remarks
