@@ -426,3 +426,17 @@ async def test_golden_rows_are_replayed_and_requests_of_callers_are_not() -> Non
     row = {name: Tensor(kind, np.ones((1, 1), kind.dtype)) for name, kind in controls.items()}
     assert target(rig).ask_beside(row, None, ended.set_result)
     assert (await ended).outputs["NEXT"].tolist() == [[2]]
+
+
+@pytest.mark.asyncio
+async def test_a_route_gives_a_sequence_to_one_version() -> None:
+    rig = await sums()
+    made = rig.manifests["sums"]
+    await rig.repository.synchronise([release(made), release(replace(made, version="2"), "d2")])
+    rig.repository.route("sums", {"1": 50, "2": 50}, lease_s=60.0)
+    for place in (START, 0, 0):
+        found = await asyncio.gather(*(add(rig, 1, place, str(each)) for each in range(1, 17)))
+        assert len(set(found)) == 1
+    sizes = [len(target(rig, version).streams) for version in "12"]
+    assert (sum(sizes), min(sizes) > 0) == (16, True)
+    rig.repository._leases.close()
