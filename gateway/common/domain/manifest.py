@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.common.domain.audio import AudioPreprocess
@@ -176,6 +176,57 @@ class Golden:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Limits of the states that are kept: most streams or sequences (`keys`), and how long one may be idle."""
+
+    keys: int = 1_000
+    idle_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensors:
+    """Output of a run that is the input of the next one of its sequence; all its elements are `initial` at first."""
+
+    input: str
+    output: str
+    initial: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControlInput:
+    """Input with a fact of the request: `kind` is one of CONTROLS. `false_true`: its values, but for `corrid`."""
+
+    input: str
+    kind: str
+    false_true: tuple[float, float] = (0.0, 1.0)
+
+
+CORRID = "corrid"
+CONTROLS = ("start", "end", "ready", CORRID)
+"""Kinds of control inputs, by Triton's names (CONTROL_SEQUENCE_…): CORRID is the request's `sequence_id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """Model whose requests belong to sequences, with a state each. Callers do not see states and controls.
+
+    `keep_state`: the states go on with another version of the model that says so and has equal states. `specs`: the
+    inputs that `ModelManifest.seen` leaves out.
+    """
+
+    states: tuple[StateTensors, ...] = ()
+    controls: tuple[ControlInput, ...] = ()
+    limits: StreamLimits = StreamLimits()
+    keep_state: bool = False
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, None]:
+        """Return the names of the inputs that no caller sends, in order."""
+        return dict.fromkeys([each.input for each in self.states] + [each.input for each in self.controls])
+
+
+@dataclass(frozen=True, slots=True)
 class ModelManifest:
     """Model release: one name, one version, one set of tensors, many variants.
 
@@ -186,7 +237,7 @@ class ModelManifest:
     default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine). `rows` is INDEPENDENT if the
     author declares that no row's answer depends on other rows of a run; "" leaves it to a proof. `parameters` are the
     strings that ModelConfig repeats for clients. `runs`: runs at a time as Triton's configuration demands them (0: the
-    trial decides).
+    trial decides). `sequence` is for models with sequences: inputs and outputs include their states and controls.
     """
 
     name: str
@@ -207,6 +258,19 @@ class ModelManifest:
     answered: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
+    sequence: SequenceBatching | None = None
+
+    @property
+    def seen(self) -> ModelManifest:
+        """Return the manifest as callers see it: without the states and controls of sequences."""
+        if self.sequence is None:
+            return self
+        inputs = tuple(spec for spec in self.inputs if spec.name not in self.sequence.inputs)
+        kept = [state.output for state in self.sequence.states]
+        outputs = tuple(spec for spec in self.outputs if spec.name not in kept)
+        sequence = replace(self.sequence, specs={spec.name: spec for spec in self.inputs if spec not in inputs})
+        batch = self.batch if self.batched else False
+        return replace(self, inputs=inputs, outputs=outputs, sequence=sequence, batch=batch)
 
     @property
     def batched(self) -> bool:

@@ -16,6 +16,8 @@ import numpy as np
 from gateway.common.domain.audio_toml import check_audio_input, read_audio
 from gateway.common.domain.document import Table, read_document
 from gateway.common.domain.manifest import (
+    CONTROLS,
+    CORRID,
     INDEPENDENT,
     LAYOUTS,
     LEVELS,
@@ -24,8 +26,12 @@ from gateway.common.domain.manifest import (
     ROWS,
     Artifact,
     Binding,
+    ControlInput,
     Golden,
     ModelManifest,
+    SequenceBatching,
+    StateTensors,
+    StreamLimits,
     TensorSpec,
     Tolerance,
     Variant,
@@ -47,6 +53,11 @@ ROWS_LIMIT = 1_000_000
 TENSOR_NAME_LIMIT = 256
 DEFAULT_LIMIT = 2.0**53
 """Largest magnitude of `default`: TOML's numbers beyond it are not exact as floats."""
+
+SEQUENCES_LIMIT = 100_000
+IDLE_LIMIT_S = 86_400.0
+CORRID_TYPES = frozenset({Datatype.UINT64, Datatype.INT64, Datatype.UINT32, Datatype.INT32, Datatype.BYTES})
+CONTROL_TYPES = frozenset({Datatype.INT32, Datatype.FP32, Datatype.BOOL})
 
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
@@ -72,6 +83,7 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         max_batch_rows=top.integer("max_batch_rows", 0, low=0, high=ROWS_LIMIT),
         rows=top.text("rows", "", among=("", INDEPENDENT)),
         variants=tuple(_variant(table) for table in top.tables("variant")),
+        sequence=_sequence(top.table("sequence")),
     )
     top.finish()
     for key, names in (
@@ -92,6 +104,8 @@ def read_manifest(text: str, file: str) -> ModelManifest:
                 f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
             )
         _check_bound_shapes(top, manifest, variant)
+    if problem := sequence_problem(manifest):
+        top.refuse("sequence", problem)
     return manifest
 
 
@@ -182,6 +196,76 @@ def _window(table: Table | None) -> Window | None:
     )
     table.finish()
     return window
+
+
+def stream_limits(table: Table, least_s: float) -> StreamLimits:
+    """Take the limits of states out of a table. `least_s`: shortest idle time."""
+    keys = table.integer("keys", StreamLimits().keys, low=1, high=SEQUENCES_LIMIT)
+    return StreamLimits(keys, table.number("idle_s", StreamLimits().idle_s, low=least_s, high=IDLE_LIMIT_S))
+
+
+def _sequence(table: Table | None) -> SequenceBatching | None:
+    if table is None:
+        return None
+    states, controls = list[StateTensors](), list[ControlInput]()
+    for each in table.tables("state"):
+        initial = each.number("initial", 0.0, low=-DEFAULT_LIMIT, high=DEFAULT_LIMIT)
+        states.append(StateTensors(each.text("input"), each.text("output"), initial))
+        each.finish()
+    for each in table.tables("control"):
+        kind, values = each.text("kind", among=CONTROLS), (0.0, 1.0)
+        if kind != CORRID and "false_true" in each:
+            found = each.numbers("false_true")
+            if len(found) != 2 or found[0] == found[1]:
+                each.refuse("false_true", f"must be two values, for false and for true, not {list(found)}")
+            values = found[0], found[1]
+        controls.append(ControlInput(each.text("input"), kind, values))
+        each.finish()
+    limits, keeps = stream_limits(table, 1e-3), table.flag("keep_state", False)
+    table.finish()
+    return SequenceBatching(tuple(states), tuple(controls), limits, keeps)
+
+
+def sequence_problem(manifest: ModelManifest) -> str:
+    """Return why the tensors of a model do not fit its sequences, or ""."""
+    if (sequence := manifest.sequence) is None:
+        return ""
+    inputs, outputs = ({spec.name: spec for spec in specs} for specs in (manifest.inputs, manifest.outputs))
+    given, kinds = [each.output for each in sequence.states], [each.kind for each in sequence.controls]
+    taken = [each.input for each in sequence.states] + [each.input for each in sequence.controls]
+    if unknown := [name for name in taken if name not in inputs] + [name for name in given if name not in outputs]:
+        return f"names {unknown[0]!r:.150}, which the model does not have on that side"
+    if twice := [each for names in (taken, given, kinds) for each in names if names.count(each) > 1]:
+        return f"names {twice[0]!r:.150} twice"
+    if not (inputs.keys() - set(taken) and outputs.keys() - set(given)):
+        return "leaves callers no input, or no output"
+    problems = [_state_problem(each, inputs[each.input], outputs[each.output]) for each in sequence.states]
+    problems += [_control_problem(each, inputs[each.input]) for each in sequence.controls]
+    return next(filter(None, problems), "")
+
+
+def _state_problem(state: StateTensors, before: TensorSpec, after: TensorSpec) -> str:
+    sizes = list(zip(before.shape, after.shape, strict=False))
+    is_alike = before.datatype is after.datatype and len(before.shape) == len(after.shape)
+    if not is_alike or any(ROWS not in pair and pair[0] != pair[1] for pair in sizes):
+        forms = [f"{spec.name!r} {spec.datatype.label} {list(spec.shape)}" for spec in (after, before)]
+        return f"has {forms[0]} as the next {forms[1]}; they must be alike"
+    if before.datatype is Datatype.BYTES or before.takes_encoded:
+        return f"has the state {before.name!r} of texts or encoded contents; a state is a tensor of numbers"
+    is_held = before.datatype in _FLOATS or (state.initial.is_integer() and _holds(before.datatype, int(state.initial)))
+    if not is_held:
+        return f"has the initial value {state.initial:g} of {before.name!r}, which is {before.datatype.label}"
+    return ""
+
+
+def _control_problem(control: ControlInput, spec: TensorSpec) -> str:
+    types = CORRID_TYPES if control.kind == CORRID else CONTROL_TYPES
+    if spec.datatype not in types:
+        named = ", ".join(sorted(each.label for each in types))
+        return f"has the control {control.kind!r} in {spec.name!r}, which is {spec.datatype.label}, not one of {named}"
+    if any(size not in {1, ROWS} for size in spec.shape):
+        return f"has the control {spec.name!r} of the shape {list(spec.shape)}; it has one value for each row"
+    return ""
 
 
 def golden_table(table: Table | None, runtimes: Collection[str]) -> Golden | None:

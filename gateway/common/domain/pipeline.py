@@ -14,8 +14,15 @@ from typing import Any
 
 from gateway.common.domain.document import Table, read_document
 from gateway.common.domain.expressions import Expression, ExpressionError, parse_expression
-from gateway.common.domain.manifest import ROWS, Artifact, Golden, ModelManifest, TensorSpec, Variant
-from gateway.common.domain.manifest_toml import DIMENSION_LIMIT, NAME_PATTERN, SCHEMA, golden_table
+from gateway.common.domain.manifest import ROWS, Artifact, Golden, ModelManifest, StreamLimits, TensorSpec, Variant
+from gateway.common.domain.manifest_toml import (
+    DIMENSION_LIMIT,
+    NAME_PATTERN,
+    SCHEMA,
+    WINDOW_LIMIT_ROWS,
+    golden_table,
+    stream_limits,
+)
 from gateway.common.domain.tensor import DATATYPES, Datatype
 
 PIPELINE = "pipeline.toml"
@@ -35,8 +42,6 @@ DEADLINE_LIMIT_S = 3_600.0
 LOST_LIMIT = 10_000
 """Most frames that an object may be lost."""
 ZONE_POINTS_LIMIT = 64
-STREAMS_LIMIT = 100_000
-IDLE_LIMIT_S = 86_400.0
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 """Names of inputs and outputs, which clients of other servers may know in capitals."""
@@ -45,7 +50,7 @@ STATE = "state"
 """Parameter of the manifest of a pipeline that has steps with state."""
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
-KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count")
+KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count", "window")
 """Keys that name the kind of a step."""
 RESERVED = frozenset({"true", "false", "result", "task", *kwlist})
 
@@ -166,14 +171,19 @@ class CountStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """Limits of what a pipeline keeps of streams: most streams (`keys`), and how long one may be idle."""
+class WindowStep:
+    """Windows of the last `size` values `of` a stream; a new one is complete every `hop` values.
 
-    keys: int = 1_000
-    idle_s: float = 60.0
+    Each row is one value, or several if its first size is open.
+    """
+
+    name: str
+    of: Expression
+    size: int
+    hop: int
 
 
-Step = ModelStep | RuleStep | SelectStep | MergeStep | TileStep | MatchStep | TrackStep | CountStep
+Step = ModelStep | RuleStep | SelectStep | MergeStep | TileStep | MatchStep | TrackStep | CountStep | WindowStep
 Output = Expression | Mapping[str, Expression]
 """Value of an output: an expression, or one object for each row of a step, with expressions by key."""
 
@@ -190,7 +200,7 @@ class Pipeline:
     text: str = ""
     file: str = ""
     golden: Golden | None = None
-    state: StreamLimits = StreamLimits()
+    state: StreamLimits | None = None
 
     @property
     def galleries(self) -> tuple[str, ...]:
@@ -221,8 +231,8 @@ def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> Mo
 
 
 def keeps_state(manifest: ModelManifest) -> bool:
-    """Return True for a pipeline with state."""
-    return not manifest.variants and STATE in manifest.parameters
+    """Return True for a pipeline with state, and for a model with sequences."""
+    return manifest.sequence is not None or (not manifest.variants and STATE in manifest.parameters)
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:
@@ -241,12 +251,9 @@ def read_pipeline(text: str, file: str) -> Pipeline:
     if len(steps) > STEPS_LIMIT:
         top.refuse("step", f"{len(steps)} steps; at most {STEPS_LIMIT} are read; divide the pipeline")
     outputs, golden = _outputs(top), golden_table(top.table("golden"), (RUNTIME,))
-    state = StreamLimits()
-    if (limits := top.table("state")) is not None:
-        if not any(isinstance(step, TrackStep | CountStep) for step in steps):
-            top.refuse("state", "is for steps with state; add a step with track, or remove it")
-        keys = limits.integer("keys", state.keys, low=1, high=STREAMS_LIMIT)
-        state = StreamLimits(keys, limits.number("idle_s", state.idle_s, low=1.0, high=IDLE_LIMIT_S))
+    state = None
+    if (limits := top.table("state")) is not None:  # whether a model has state is not known here
+        state = stream_limits(limits, 1.0)
         limits.finish()
     top.finish()
     return Pipeline(name, version, inputs, tuple(steps), outputs, text, file, golden, state)
@@ -385,6 +392,16 @@ def _count_step(table: Table, name: str, known: set[str]) -> CountStep:
     return step
 
 
+def _window_step(table: Table, name: str, _known: set[str]) -> WindowStep:
+    inner = table.table("window", required=True)
+    if inner is None:
+        table.refuse("window", 'must be a table: window = { of = "…", rows = 16, hop = 4 }')
+    size = inner.integer("rows", low=1, high=WINDOW_LIMIT_ROWS)
+    step = WindowStep(name, _expression(inner, "of"), size, inner.integer("hop", size, low=1, high=WINDOW_LIMIT_ROWS))
+    inner.finish()
+    return step
+
+
 def _places(table: Table, key: str) -> dict[str, tuple[Point, ...]]:
     """Read lines, [x1, y1, x2, y2], or zones, [[x, y], …]."""
     inner, found = table.table(key), dict[str, tuple[Point, ...]]()
@@ -419,6 +436,7 @@ _READERS: Mapping[str, Any] = {
     "match": _match_step,
     "track": _track_step,
     "count": _count_step,
+    "window": _window_step,
 }
 
 

@@ -92,6 +92,16 @@ class Block:
         """Take every integer of a repeated field."""
         return tuple(self._integer(key, token, low, high) for token in self._tokens(key, "number"))
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Take every number of a repeated field; a truth value is 0 or 1."""
+        found = list[float]()
+        for token in self._tokens(key, "number", "word"):
+            try:
+                found.append(float(_FLAGS.get(token.text, token.text)))
+            except ValueError:
+                self._fail(key, token.line, f"must be a number, not {token.text!r:.40}")
+        return tuple(found)
+
     def block(self, key: str) -> Block | None:
         """Take a message; return None if it is absent."""
         found = self.blocks(key)

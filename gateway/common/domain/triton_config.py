@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import LAYOUTS
+from gateway.common.domain.manifest import (
+    CONTROLS,
+    CORRID,
+    LAYOUTS,
+    ControlInput,
+    SequenceBatching,
+    StateTensors,
+    StreamLimits,
+)
+from gateway.common.domain.manifest_toml import CONTROL_TYPES, CORRID_TYPES, IDLE_LIMIT_S, SEQUENCES_LIMIT
 from gateway.common.domain.routing import version_order
 from gateway.common.domain.runtimes import BY_BACKEND
 from gateway.common.domain.tensor import Datatype
@@ -27,7 +36,6 @@ _DATATYPES: Mapping[str, Datatype] = {
 }
 
 _REFUSED: Mapping[str, str] = {
-    "sequence_batching": "state between requests is not kept; remove it where the model has no state",
     "ensemble_scheduling": "make a pipeline of it: edge-gateway models import",
     "batch_input": "send these inputs in the request",
     "batch_output": "remove it; every request gets its own rows",
@@ -40,6 +48,7 @@ _REFUSED_OF_TENSOR: Mapping[str, str] = {
     "is_shape_tensor": "it belongs to TensorRT plans; use the ONNX file",
     "is_non_linear_format_io": "it belongs to TensorRT plans; use the ONNX file",
 }
+_REFUSED_OF_SEQUENCES = dict.fromkeys(("iterative_sequence", "generative_sequence"), "every request has one answer")
 _REMARKS: Mapping[str, str] = {
     "optimization": "the trials choose runtime, accelerator and threads",
     "model_warmup": "every model is tried with generated inputs before it serves",
@@ -88,7 +97,8 @@ class TritonConfig:
 
     `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
     dynamic_batching, which states that requests may share a run. `parameters` are the strings that ModelConfig repeats.
-    `runs`: the instances on the processor, which are runs at a time here (0: not stated).
+    `runs`: the instances on the processor, which are runs at a time here (0: not stated). `hidden`: inputs, and
+    outputs, that no caller sees: states and controls of its `sequence`.
     """
 
     file: str
@@ -103,6 +113,8 @@ class TritonConfig:
     joins: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
+    sequence: SequenceBatching | None = None
+    hidden: tuple[tuple[ConfigTensor, ...], tuple[ConfigTensor, ...]] = ((), ())
 
     @property
     def batched(self) -> bool | None:
@@ -179,6 +191,7 @@ def _config(top: Block, file: str, model: str) -> TritonConfig:
         top.refuse("name", f"says {name!r:.150}, but the folder is called {model!r}; make them agree")
     outputs, labels = _outputs(top)
     instances = [_instances(block) for block in top.blocks("instance_group")]
+    sequence, hidden, remarks = _sequence(block) if (block := top.block("sequence_batching")) else _NO_SEQUENCE
     config = TritonConfig(
         file=file,
         runtime=_runtime(top),
@@ -188,13 +201,77 @@ def _config(top: Block, file: str, model: str) -> TritonConfig:
         label_filename=labels,
         model_filename=_plain_name(top, "default_model_filename"),
         versions=_versions(top.block("version_policy")),
-        joins="dynamic_batching" in top,
+        joins="dynamic_batching" in top or sequence is not None,
+        sequence=sequence,
+        hidden=hidden,
         parameters=dict(map(_parameter, top.blocks("parameters"))),
         runs=sum(runs for runs, _ in instances),
-        remarks=tuple(dict.fromkeys([*filter(None, (remark for _, remark in instances)), *_scheduling(top, model)])),
+        remarks=tuple(
+            dict.fromkeys([*filter(None, (remark for _, remark in instances)), *_scheduling(top, model), *remarks])
+        ),
     )
     top.finish()
     return config
+
+
+_Sequence = tuple[SequenceBatching | None, tuple[tuple[ConfigTensor, ...], tuple[ConfigTensor, ...]], list[str]]
+_NO_SEQUENCE: _Sequence = None, ((), ()), []
+
+
+def _sequence(block: Block) -> _Sequence:
+    """Return the sequences of a model, the tensors that no caller sees, and remarks."""
+    block.refuse_any(_REFUSED_OF_SEQUENCES)
+    idle_us = block.integer("max_sequence_idle_microseconds", low=0, high=int(IDLE_LIMIT_S * 1e6))
+    left = [key for key in ("direct", "oldest") if block.skip(key)]
+    states, controls = list[StateTensors](), list[ControlInput]()
+    inputs, outputs = list[ConfigTensor](), list[ConfigTensor]()
+    for each in block.blocks("control_input"):
+        name = each.text("name")
+        for control in each.blocks("control"):
+            found, datatype = _control(control, name)
+            controls.append(found)
+            inputs.append(ConfigTensor(name, datatype, (1,)))
+        each.finish()
+    for each in block.blocks("state"):
+        for key in ("use_same_buffer_for_input_output", "use_growable_memory"):
+            each.skip(key)  # how Triton keeps it in memory
+        states.append(StateTensors(each.text("input_name"), each.text("output_name")))
+        datatype, dims = _datatype(each), each.integers("dims", low=-1, high=DIMENSION_LIMIT)
+        for initial in each.blocks("initial_state"):
+            if "data_file" in initial:
+                initial.not_offered("data_file", "is not offered here; a state begins with zeros, or one value")
+            if initial.integers("dims", low=1, high=DIMENSION_LIMIT) != tuple(max(1, size) for size in dims):
+                initial.not_offered("dims", f"is offered as the sizes of the state, {list(dims)}, open ones as 1")
+            for key in ("name", "data_type", "zero_data"):
+                initial.skip(key)
+            initial.finish()
+        inputs.append(ConfigTensor(states[-1].input, datatype, dims))
+        outputs.append(ConfigTensor(states[-1].output, datatype, dims))
+        each.finish()
+    block.finish()
+    limits = StreamLimits(SEQUENCES_LIMIT, (idle_us or 1e6) / 1e6)  # Triton's default; it does not bound sequences
+    remarks = [f"sequence_batching.{key} is not applied: all sequences run as they come, joined" for key in left]
+    sequence = SequenceBatching(tuple(states), tuple(controls), limits)
+    return sequence, (tuple(inputs), tuple(outputs)), remarks
+
+
+def _control(block: Block, name: str) -> tuple[ControlInput, Datatype]:
+    """Return a control, and the datatype of its input."""
+    kind, named = block.word("kind").removeprefix("CONTROL_SEQUENCE_").lower(), block.word("data_type")
+    if kind not in CONTROLS:
+        block.refuse("kind", f"must be one of {', '.join(f'CONTROL_SEQUENCE_{each.upper()}' for each in CONTROLS)}")
+    if kind == CORRID:
+        if _DATATYPES.get(named) not in CORRID_TYPES:
+            known = sorted(word for word, datatype in _DATATYPES.items() if datatype in CORRID_TYPES)
+            block.refuse("data_type", f"must be one of {', '.join(known)}, not {named!r:.40}")
+        block.finish()
+        return ControlInput(name, kind), _DATATYPES[named]
+    found = [(each, pair) for each in CONTROL_TYPES if (pair := block.numbers(f"{each.label.lower()}_false_true"))]
+    block.finish()
+    if len(found) != 1 or len(found[0][1]) != 2:
+        block.refuse("kind", f"control {name!r:.150} needs one of int32_false_true, fp32_false_true, bool_false_true")
+    datatype, (no, yes) = found[0]
+    return ControlInput(name, kind, (no, yes)), datatype
 
 
 def _parameter(block: Block) -> tuple[str, str]:
@@ -256,13 +333,18 @@ def _tensor(block: Block, layout: str) -> ConfigTensor:
     name = block.text("name")
     if not name:
         block.refuse("name", "missing; name the tensor as the model file does")
-    word = block.word("data_type")
-    if word not in _DATATYPES:
-        block.refuse("data_type", f"must be one of {', '.join(_DATATYPES)}, not {word!r:.40}")
+    datatype = _datatype(block)
     dims = block.integers("dims", low=-1, high=DIMENSION_LIMIT)
     if 0 in dims:
         block.refuse("dims", "a dimension must be positive, or -1 for any size")
-    return ConfigTensor(name, _DATATYPES[word], dims, _reshape(block, dims), layout)
+    return ConfigTensor(name, datatype, dims, _reshape(block, dims), layout)
+
+
+def _datatype(block: Block) -> Datatype:
+    word = block.word("data_type")
+    if word not in _DATATYPES:
+        block.refuse("data_type", f"must be one of {', '.join(_DATATYPES)}, not {word!r:.40}")
+    return _DATATYPES[word]
 
 
 def _reshape(block: Block, dims: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import INDEPENDENT, ROWS, Binding, ModelManifest, TensorSpec
+from gateway.common.domain.manifest_toml import sequence_problem
 from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.triton_config import ConfigTensor, TritonConfig
 
@@ -20,7 +21,9 @@ def described(
 
     Raises VariantError with the tensor, the file's description of it and what to change.
     """
-    if config.inputs and (unnamed := {spec.name for spec in manifest.inputs} - {each.name for each in config.inputs}):
+    hidden_inputs, hidden_outputs = config.hidden
+    named = {each.name for each in (*config.inputs, *hidden_inputs)}
+    if config.inputs and (unnamed := {spec.name for spec in manifest.inputs} - named):
         raise VariantError(f"{config.file} does not describe the input {min(unnamed)!r} of the model", remedy="add it")
     (variant,) = manifest.variants
     config = replace(config, runtime=variant.runtime)
@@ -32,9 +35,9 @@ def described(
         what = f"{config.file}: {min(unknown)!r} is optional, but the model file has no single value for its elements"
         raise VariantError(what, remedy="remove optional and send it always")
     offered = (*manifest.inputs, *(spec for spec in optional if spec.name in named))
-    inputs = tuple(_specs(config, config.inputs, offered, "input"))
-    outputs = tuple(_specs(config, config.outputs, manifest.outputs, "output"))
-    return replace(
+    inputs = tuple(_specs(config, config.inputs, hidden_inputs, offered, "input"))
+    outputs = tuple(_specs(config, config.outputs, hidden_outputs, manifest.outputs, "output"))
+    made = replace(
         manifest,
         inputs=inputs,
         outputs=outputs,
@@ -45,17 +48,25 @@ def described(
         variants=(replace(variant, bind=dict(_reshapes(config))),),
         parameters=config.parameters,
         runs=config.runs,
+        sequence=config.sequence,
     )
+    if problem := sequence_problem(made):
+        raise VariantError(f"{config.file}: sequence_batching {problem}", remedy="name tensors as the model file does")
+    return made
 
 
 def _specs(
-    config: TritonConfig, tensors: Iterable[ConfigTensor], specs: tuple[TensorSpec, ...], role: str
+    config: TritonConfig,
+    tensors: Sequence[ConfigTensor],
+    hidden: Sequence[ConfigTensor],
+    specs: tuple[TensorSpec, ...],
+    role: str,
 ) -> Iterator[TensorSpec]:
     """Yield the tensors of one side: as configured, else as in the file, with rows if these are stated."""
-    by_name = {spec.name: spec for spec in specs}
+    by_name, own = {spec.name: spec for spec in specs}, {tensor.name for tensor in hidden}
     if not tensors:
-        yield from (_with_rows(config, spec) for spec in specs)
-    for tensor in tensors:
+        yield from (_with_rows(config, spec) for spec in specs if spec.name not in own)
+    for tensor in (*tensors, *hidden):
         if tensor.name not in by_name:
             offered = ", ".join(map(repr, by_name))
             raise VariantError(f"{config.file} describes {role} {tensor.name!r}, but the model has {offered}")

@@ -27,6 +27,23 @@ class RequestedOutput:
     destination: Destination | None = None
 
 
+START, END, OPENS = 1, 2, 4
+"""Flags of a request's place in its sequence. OPENS: it begins one if there is none (messages of sensors)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """State of a sequence, by input. `owner`: what may go on with it; for another model, or version, it is none."""
+
+    owner: object = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays, with about 200 for each array object."""
+        return sum(200 + tensor.array.nbytes for tensor in self.tensors.values())
+
+
 @dataclass(slots=True)
 class InferRequest:
     """Inference request. `inputs` have the manifest's names; `version` "" means the policy's default.
@@ -35,6 +52,7 @@ class InferRequest:
     `outputs` mean all of them. `caller`: the first available of token's name, certificate, peer uid and address.
     `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest
     and for steps with state. `arrived_ns`: its arrival, on the monotonic clock, for these (0: when it is submitted).
+    `place`: START, END, OPENS, for a model with sequences. `state`: that of its sequence, if a pipeline keeps it.
     """
 
     model: str
@@ -48,11 +66,16 @@ class InferRequest:
     stream: str = ""
     ignored_parameters: int = 0
     arrived_ns: int = 0
+    place: int = 0
+    state: SequenceState | None = None
 
 
 @dataclass(slots=True)
 class InferResponse:
-    """Inference response. `outputs` are in the requested order (or the manifest's); the caller may keep the arrays."""
+    """Inference response. `outputs` are in the requested order (or the manifest's); the caller may keep the arrays.
+
+    `state`: the next one of a sequence, for a request that had one.
+    """
 
     model: str
     version: str
@@ -60,6 +83,7 @@ class InferResponse:
     outputs: dict[str, Tensor]
     variant: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    state: SequenceState | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

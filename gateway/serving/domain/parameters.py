@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.serving.domain.infer import Parameter
+from gateway.serving.domain.infer import END, START, Parameter
 
 PRIORITY_LIMIT = 2**32 - 1
 SEQUENCE_LIMIT_CHARS = 256
@@ -33,13 +33,14 @@ _KNOWN_OUTPUT: Mapping[str, tuple[type, ...]] = {"classification": (int,), "bina
 class RequestParameters:
     """Known parameters of a request.
 
-    `timeout_us` 0: none. `priority` 0: the model's default. `stream`: the `sequence_id`, or "". `ignored`: the number
-    of unknown parameters.
+    `timeout_us` 0: none. `priority` 0: the model's default. `stream`: the `sequence_id`, or "". `place`: its
+    START and END. `ignored`: the number of unknown parameters.
     """
 
     timeout_us: int = 0
     priority: int = 0
     stream: str = ""
+    place: int = 0
     binary_data_output: bool | None = None
     ignored: int = 0
 
@@ -68,6 +69,7 @@ def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
         timeout_us=_bounded(parameters, "timeout", TIMEOUT_LIMIT_US),
         priority=_bounded(parameters, "priority", PRIORITY_LIMIT),
         stream=_stream(parameters.get("sequence_id", "")),
+        place=(START if parameters.get("sequence_start") else 0) | (END if parameters.get("sequence_end") else 0),
         binary_data_output=None if binary is None else bool(binary),
         ignored=ignored,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gateway.common.domain.events import Publish
 from gateway.serving.engine.batch_pass import BatchPass
 from gateway.serving.engine.comparing import Comparing
 from gateway.serving.engine.settings import EngineSettings
+from gateway.serving.engine.streams import Streams
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.worker import WorkerSettings
 
@@ -28,3 +30,5 @@ class EngineContext:
     """Callback for a `Servable` whose run does not end."""
     preparing: Threads
     """Threads for the images, galleries and boxes of pipelines, so that requests for models do not wait for these."""
+    sequences: WeakValueDictionary[object, Streams] = field(default_factory=WeakValueDictionary)
+    """States of models with sequences, by what may go on with them."""

@@ -19,6 +19,7 @@ from gateway.serving.engine.cost import Cost, estimate_cost, of_one_shape
 from gateway.serving.engine.limiter import Limiter
 from gateway.serving.engine.loader import Loader, Opened
 from gateway.serving.engine.pauses import Pauses
+from gateway.serving.engine.sequences import SequenceServable
 from gateway.serving.engine.servable import Servable, ServableParts
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.target import ModelTarget
@@ -71,7 +72,8 @@ class Fitting:
                 threads=_threads(opened.candidate),
                 runs=opened.candidate.runs,
             )
-            servable = Servable(parts, self.context, old.statistics if old and old.manifest == manifest else None)
+            made = Servable if manifest.sequence is None else SequenceServable
+            servable = made(parts, self.context, old.statistics if old and old.manifest == manifest.seen else None)
         except ConfigurationError as error:
             opened.session.close()
             raise VariantError(str(error)) from error
@@ -89,7 +91,7 @@ class Fitting:
         declared = target.declared
         served = settled(declared, candidate.verdict)
         interpreter = _interpreter_of(served)
-        if (interpreter.described if interpreter else served) != target.manifest:
+        if (interpreter.described if interpreter else served).seen != target.manifest:
             return False
         if (_threads(candidate), candidate.runs) != target.parallel:
             return False

@@ -35,7 +35,7 @@ def read_rows(release: Release) -> GoldenSet | None:
 
 async def replay(servable: ModelTarget, golden: GoldenSet) -> Replayed:
     """Compare the version's answers with its golden set. Nothing is replayed while requests come."""
-    manifest = servable.manifest
+    manifest = servable.declared if servable.manifest.sequence else servable.manifest  # with states and controls
     types, parts = {spec.name: spec.datatype for spec in manifest.inputs}, list[Tensors]()
     for inputs in portions(manifest, golden, 1):
         ended: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()

@@ -101,7 +101,7 @@ class Split:
     ) -> Pending:
         """Implement `Submission.submit`: pass the request to the version whose turn it is.
 
-        Frames of a stream go to the same version of a pipeline with state.
+        Requests of a stream go to the same version of a pipeline with state, or of a model with sequences.
         """
         version = self._turns.of(f"{request.caller}/{request.stream}") if self._by_stream else self._turns.next()
         servable, shadow = self._servables.get(version, self._main), self._shadow

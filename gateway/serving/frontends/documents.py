@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from gateway import __version__
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.manifest import CORRID, ModelManifest, Preprocess, SequenceBatching, TensorSpec
 from gateway.common.domain.pipeline import (
     IMAGE,
     CountStep,
@@ -25,6 +27,7 @@ from gateway.common.domain.pipeline import (
     Step,
     TileStep,
     TrackStep,
+    WindowStep,
 )
 from gateway.common.domain.rights import Rights
 from gateway.common.domain.statistics import Duration, Placement, ServableStatistics, StepStatistics
@@ -38,11 +41,12 @@ EXTENSIONS = (
     "model_repository",
     "parameters",
     "schedule_policy",
+    "sequence",
     "statistics",
 )
 """Supported extensions by Triton's names.
 
-`sequence`, CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
+CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
 """
 
 PREPROCESS = "preprocess."
@@ -112,7 +116,30 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "instance_group": [{"name": manifest.name, "count": placement.runs, "kind": kind}],
         "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
+    if manifest.sequence is not None:
+        return {**config, "sequence_batching": _sequences(manifest.sequence, rows)}
     return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config
+
+
+def _sequences(sequence: SequenceBatching, rows: int) -> Document:
+    """Return Triton's ModelSequenceBatching. Which strategy it names makes no difference to requests."""
+    tensors = {name: _config_tensor(spec, rows) for name, spec in sequence.specs.items()}
+    controls = []
+    for each in sequence.controls:
+        spec = sequence.specs[each.input]
+        key, value = "data_type", tensors[each.input]["data_type"]
+        if each.kind != CORRID:
+            key, value = (
+                f"{spec.datatype.label.lower()}_false_true",
+                np.array(each.false_true, spec.datatype.dtype).tolist(),
+            )
+        control = {"kind": f"CONTROL_SEQUENCE_{each.kind.upper()}", key: value}
+        controls.append({"name": each.input, "control": [control]})
+    states = [{**tensors[each.input], "input_name": each.input, "output_name": each.output} for each in sequence.states]
+    for state in states:
+        del state["name"]
+    idle_us = round(sequence.limits.idle_s * 1e6)
+    return {"direct": {}, "max_sequence_idle_microseconds": idle_us, "control_input": controls, "state": states}
 
 
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
@@ -174,7 +201,11 @@ def _step(step: Step, pipeline: Pipeline) -> Document:
     if isinstance(step, CountStep):
         does = f"{step.source} at {', '.join((*step.lines, *step.zones))}"
         return _line(step.name, "count", pipeline, does, named=[step.source, step.image])
-    return _line(step.name, "match", pipeline, f"{step.of.text} in {step.gallery}, least {step.least:g}", step.of)
+    if isinstance(step, WindowStep):
+        kind, does = "window", f"the last {step.size} of {step.of.text}, every {step.hop}"
+    else:
+        kind, does = "match", f"{step.of.text} in {step.gallery}, least {step.least:g}"
+    return _line(step.name, kind, pipeline, does, step.of)
 
 
 def _line(

@@ -159,7 +159,9 @@ def _decoded(
         deadline_ns=deadline_ns(now_ns, timeout_us=parameters.timeout_us),
         priority=parameters.priority,
         caller=like.caller,
+        stream=parameters.stream,
         ignored_parameters=parameters.ignored + ignored_outputs + ignored,
+        place=parameters.place,
     )
     return JsonRequest(request, bool(parameters.binary_data_output), binary_outputs)
 

@@ -21,7 +21,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
-from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.infer import InferRequest, InferResponse, SequenceState
 from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.settings import EngineSettings
@@ -53,6 +53,7 @@ LOOP_VIEWS = 16
 PREPARED_BYTES = 2**28
 """Most bytes of one step's images as tensors, in parts that are prepared, wait or run; two parts of a row at least."""
 
+NO_STATE = SequenceState()
 CALLERS_FAULTS = frozenset({Fault.INVALID, Fault.TOO_LARGE})
 """Refusals of what the request has, for which no fallback answers unless a model failed in its run."""
 
@@ -62,7 +63,8 @@ class Under:
     """Model's step under way: the rows that run, their parts that are answered, and how many are not.
 
     `most`: rows of a part. `sent`: how many parts were begun, `at_once` of them may be under way. `columns`: what all
-    parts are made of; `images`: those of them that are prepared part by part.
+    parts are made of; `images`: those of them that are prepared part by part. `state`: that of a model with sequences
+    after the parts that are answered; it is the stream's when the step is over.
     """
 
     run: ModelRun
@@ -76,6 +78,7 @@ class Under:
     timer: asyncio.TimerHandle | None = None
     images: Sequence[View] | Array = ()
     columns: Sequence[Array] = ()
+    state: SequenceState | None = None
 
     def stop_timer(self) -> None:
         """Forget the step's deadline: it is over."""
@@ -142,6 +145,7 @@ class RequestPassage:
         under = self._under.get(index)
         if under is not None:
             under.parts[part] = response
+            under.state = response.state
             under.left -= 1
             if not under.left:
                 del self._under[index]
@@ -348,6 +352,8 @@ class RequestPassage:
         statistics.rows += running
         statistics.skipped_rows += count - running
         under = Under(run, time.monotonic_ns(), chosen)
+        if run.keeps_state:
+            under.state = values[self.plan.turn].states.get(run.name, NO_STATE)
         if not running:
             self._finish(index, under)
             return
@@ -386,6 +392,8 @@ class RequestPassage:
             under.at_once = min(PARTS_AT_ONCE, self._target.settings.queue_of(run.step.model).requests)
             if len(under.images):
                 under.at_once = min(under.at_once, max(2, PREPARED_BYTES // (most * size)))
+            if run.keeps_state:
+                under.at_once = 1
         self._send(index, under)
 
     def _send(self, index: int, under: Under) -> None:
@@ -437,7 +445,9 @@ class RequestPassage:
             deadline_ns,
             sent.priority,
             sent.caller,
-            f"{sent.stream}/{run.name}/{part}",  # else a queue with the policy "latest" keeps one part only
+            # else a queue with the policy "latest" keeps one part only
+            f"{sent.stream}/{run.name}" if run.keeps_state else f"{sent.stream}/{run.name}/{part}",
+            state=under.state,
         )
         self._pending[index, part] = target.submit(request, self, (index, part), None, frames)
 
@@ -459,6 +469,8 @@ class RequestPassage:
         self._end(index, under, lambda column: filled(running, column, column.fallback))
 
     def _finish(self, index: int, under: Under) -> None:
+        if under.run.keeps_state:
+            self.values[self.plan.turn].states[under.run.name] = under.state
         parts = [part for part in under.parts if part is not None]
         self._end(index, under, lambda column: joined_rows(parts, column))
 

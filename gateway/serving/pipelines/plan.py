@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression, ExpressionError
-from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.common.domain.manifest import CORRID, ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
     REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
@@ -30,6 +30,7 @@ from gateway.common.domain.pipeline import (
     Step,
     TileStep,
     TrackStep,
+    WindowStep,
     keeps_state,
 )
 from gateway.common.domain.tensor import Array, Datatype
@@ -137,6 +138,9 @@ class _Planner(Planner):
                 self._step(step)
             except ExpressionError as error:
                 raise self._error(step.name, str(error)) from None
+        if self._pipeline.state is not None and not self._states:
+            words = "is for steps with state; add one (track, window, a model with sequences), or remove it"
+            raise ConfigurationError(words, file=self._pipeline.file, table="state")
         try:
             outputs = [
                 column for name, output in self._pipeline.outputs.items() for column in self._output(name, output)
@@ -178,6 +182,8 @@ class _Planner(Planner):
             self._track(step)
         elif isinstance(step, CountStep):
             self._count(step)
+        elif isinstance(step, WindowStep):
+            self._window(step)
         else:
             self._match(step)
 
@@ -213,6 +219,7 @@ class _Planner(Planner):
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
         when = when and lifted(when, rows)
         run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot())
+        self._with_state(step.name, manifest, rows)
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels
@@ -221,10 +228,21 @@ class _Planner(Planner):
                 raise self._error(step.name, f"fallback names '{key}', which is no column of the step")
         self._add(run, lambda name: self._model_column(run, name), lambda: column_names(manifest))
 
+    def _with_state(self, step: str, manifest: ModelManifest, rows: RowSet) -> None:
+        """Note that the next run has state, if its model has sequences."""
+        if (sequence := manifest.sequence) is None:
+            return
+        self._check_successive(step, rows)
+        self._turn_slot()
+        for control in sequence.controls:
+            if control.kind == CORRID and sequence.specs[control.input].datatype is not Datatype.BYTES:
+                words = f"its model takes the sequence_id as a number, '{control.input}', and that of a step is a text"
+                raise self._error(step, words)
+
     def _stateless(self, step: ModelStep) -> ModelManifest:
         """Return the manifest of a step's model. Raises ConfigurationError for a pipeline with state."""
         manifest = self._manifests(step.model, step.version)
-        if keeps_state(manifest):
+        if keeps_state(manifest) and manifest.sequence is None:
             raise self._error(step.name, f"pipeline '{step.model}' has steps with state; write its steps into this one")
         return manifest
 
@@ -364,6 +382,8 @@ class _Planner(Planner):
 
         needs = self._needs(step.where, step.by, steps=[step.source])
         self._rows[step.name] = rows
+        if source in self._successive:
+            self._successive.append(rows)
         if step.source in self._labels:
             self._labels[step.name] = self._labels[step.source]
         self._add(

@@ -13,8 +13,9 @@ import numpy as np
 from gateway.common.domain.document import read_document
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ROWS, ModelManifest
 from gateway.common.domain.pipeline import (
+    REQUEST_ROWS_LIMIT,
     CountStep,
     MergeStep,
     ModelStep,
@@ -23,6 +24,7 @@ from gateway.common.domain.pipeline import (
     SelectStep,
     TileStep,
     TrackStep,
+    WindowStep,
 )
 from gateway.common.domain.tensor import Array, Datatype
 from gateway.serving.engine.images import image_size
@@ -37,15 +39,18 @@ from gateway.serving.pipelines.columns import (
     ColumnType,
     ColumnValue,
     RowSet,
+    StepError,
     Values,
     lifted,
     owner_of,
+    spread,
 )
 from gateway.serving.pipelines.compiler import ExpressionNames
 from gateway.serving.pipelines.functions import compiled
 from gateway.serving.pipelines.runs import DecodeRun, LocalRun, Run
 from gateway.serving.pipelines.slices import Slices, whole_of
 from gateway.serving.pipelines.tracking import CountedPlaces, Tracks, count_objects, follow
+from gateway.serving.pipelines.windows import StreamValues, windows
 from gateway.serving.tasks.views import View
 
 LOOP_PAIRS = 400
@@ -54,6 +59,10 @@ LOOP_CORNERS = 5_000
 """Most objects times corners of zones and lines of a frame that is counted on the event loop: about 1 ms."""
 LOOP_HEADER_BYTES = 16_384
 """Largest image whose header is read on the event loop: an odd one is thousands of parts, each read by Python."""
+LOOP_NUMBERS = 100_000
+"""Most numbers of an input that are put into windows on the event loop."""
+WINDOW_BYTES = 2**24
+"""Largest window, which a stream keeps, in bytes."""
 MOVED = ("align", "turn", "warp")
 """Functions that make pictures whose places are not those of the image."""
 NO_TRACKS = Tracks()
@@ -81,6 +90,8 @@ class Planner:
         self._pixels = set[str]()
         self._seen = list[list[str]]()
         self._states, self._turn = list[int](), -1
+        self._successive = [self._root]
+        """Rows that come one after the other in a stream."""
 
     # ---- names -------------------------------------------------------------------------------------------------------
     def _slot(self) -> int:
@@ -200,6 +211,53 @@ class Planner:
             lambda name: own.get(name) or ((value := of(name)) and lifted(value, rows)),
             lambda: [*known(), *own],
         )
+
+    def _window(self, step: WindowStep) -> None:
+        value = self._compiled(step.of)
+        source, inner = value.rows or self._root, value.type.shape
+        first = next((place for place, size in enumerate(inner) if size != 1), 0)
+        if inner[first : first + 1] == (ROWS,):  # a row has values, else it is one
+            inner = inner[first + 1 :]
+        if value.type.kind != NUMBER or ROWS in inner:
+            raise self._error(step.name, f"'of' is {value.type.words}; it must be numbers of a fixed shape")
+        self._check_successive(step.name, source)
+        dtype, most = value.type.datatype.dtype, max(step.size, step.hop)
+        if (size := most * int(np.prod(inner)) * dtype.itemsize) > WINDOW_BYTES:
+            raise self._error(step.name, f"a window has {size} bytes, at most {WINDOW_BYTES} are kept; make it shorter")
+        root, turn, slot = self._root, self._turn_slot(), self._slot()
+        rows = RowSet(step.name, self._slot(), self._slot(), source, root)
+
+        def apply(values: Values) -> None:
+            given = spread(value, values, values[source.count])
+            samples = np.asarray(given, dtype).reshape(-1, *inner)
+            state = values[turn].states.get(step.name) or StreamValues(np.zeros((0, *inner), dtype), step.size)
+            values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
+            if len(ends) > REQUEST_ROWS_LIMIT:
+                raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} windows; send fewer values in a request")
+            values[rows.index] = ends * len(given) // max(1, len(samples))
+            values[rows.count] = len(ends)
+
+        self._rows[step.name] = rows
+        self._successive.append(rows)
+        columns = {
+            "window": ColumnValue(
+                ColumnType(NUMBER, (step.size, *inner), value.type.datatype), rows, lambda values: values[slot]
+            )
+        }
+        read = [slot for each, slot in self._inputs.values() if each.name in step.of.names and each.kind != IMAGE]
+        run = LocalRun(
+            step.name,
+            self._needs(step.of),
+            apply,
+            lambda values: any(values[slot].size > LOOP_NUMBERS for slot in read),
+        )
+        self._add(run, columns.get, lambda: list(columns))
+
+    def _check_successive(self, step: str, rows: RowSet) -> None:
+        """Refuse rows of one moment, such as the objects of a frame, where state goes from row to row."""
+        if rows not in self._successive:
+            words = f"has state, which goes from row to row, but the rows of '{rows.name}' are of one moment"
+            raise self._error(step, f"{words}; use a function over rows, such as max, or a step without state")
 
     def _count(self, step: CountStep) -> None:
         steps = {each.name: each for each in self._pipeline.steps}

@@ -99,6 +99,11 @@ class ModelRun:
         """Return the step's name."""
         return self.step.name
 
+    @property
+    def keeps_state(self) -> bool:
+        """Return True for a model with sequences: its rows run one after the other."""
+        return self.manifest.sequence is not None
+
     def fits(self, manifest: ModelManifest) -> bool:
         """Return True if the step holds for another version of the model as well."""
         return manifest is self.manifest or signature(manifest) == signature(self.manifest)
@@ -167,7 +172,7 @@ def signature(manifest: ModelManifest) -> tuple[object, ...]:
         manifest.answered,
         manifest.batched,
         manifest.max_batch_rows,
-        keeps_state(manifest),
+        manifest.sequence or keeps_state(manifest),
     )
 
 

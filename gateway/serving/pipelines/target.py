@@ -6,12 +6,10 @@ import asyncio
 import hashlib
 import time
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import ServableChanged
-from gateway.common.domain.manifest import LEVELS, Golden, ModelManifest
+from gateway.common.domain.manifest import LEVELS, Golden, ModelManifest, StreamLimits
 from gateway.common.domain.pipeline import RUNTIME, Pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
@@ -37,6 +35,7 @@ from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.repository import Find
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.split import ROUTED
+from gateway.serving.engine.streams import RequestRoom, Streams
 from gateway.serving.engine.target import ModelTarget
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.golden import check_golden
@@ -46,7 +45,7 @@ from gateway.serving.pipelines.plan import Plan, plan
 from gateway.serving.pipelines.planner import Gallery
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.pipelines.slices import Slices
-from gateway.serving.pipelines.streams import StreamPassage, Streams
+from gateway.serving.pipelines.streams import StreamPassage
 from gateway.serving.tasks.frame import Frame
 
 GALLERY_LIMIT_BYTES = 2**30
@@ -180,11 +179,10 @@ class PipelineTarget:
         if self._queue.policy != "reject":
             words = f"the queue of a pipeline has no policy {self._queue.policy!r}; give it to the queues of its models"
             raise ConfigurationError(words, table="limits.queue", key="policy")
-        self._under_way, self._callers = dict[Ticket, RequestPassage](), Counter[str]()
+        self._under_way = RequestRoom[RequestPassage](f"pipeline '{pipeline.name}'", self._queue, context.settings)
         self._lingering = set[Future[Any]]()
-        self.streams, self.declared_as = Streams(pipeline.state), (*own, pipeline.text)
-        self._closed, self._none = False, asyncio.Event()
-        self._none.set()
+        self.streams, self.declared_as = Streams(pipeline.state or StreamLimits()), (*own, pipeline.text)
+        self._closed = False
         self.proven, self.proof = tuple[str, ...](), ""
         """Contents that reached its golden set, and how."""
         self.failed, self.failure = tuple[str, ...](), ""
@@ -267,7 +265,7 @@ class PipelineTarget:
         if isinstance(old, PipelineTarget) and old.declared_as == self.declared_as:
             self.streams = old.streams
         else:  # without those of its golden set
-            self.streams = Streams(self._pipeline.state)
+            self.streams = Streams(self._pipeline.state or StreamLimits())
 
     def counted(self, weight: int) -> ServableStatistics:
         """Implement `ModelTarget.counted`."""
@@ -313,14 +311,13 @@ class PipelineTarget:
             form = self._admission.form(request)
             self._check_room(request, now_ns)
             plan = self._current()
-            self._make_room(request)
+            self._under_way.make_room(request, self.streams, self.statistics, self._displace, len(self._lingering))
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
         ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
-        passage = self._under_way[ticket] = (StreamPassage if plan.states else RequestPassage)(self, plan, ticket)
-        self._callers[request.caller] += 1
-        self._none.clear()
+        passage = (StreamPassage if plan.states else RequestPassage)(self, plan, ticket)
+        self._under_way.add(ticket, passage)
         loop = asyncio.get_running_loop()
         if request.deadline_ns is not None:
             ticket.timer = loop.call_at(request.deadline_ns / 1e9, self._expire, passage)
@@ -335,34 +332,6 @@ class PipelineTarget:
             raise RequestError(Fault.EXPIRED, words)
         if self._closed:
             raise self._unloaded()
-
-    def _make_room(self, request: InferRequest) -> None:
-        """Refuse a request that is one too many, or the newest one of the caller that has more than this one.
-
-        A more urgent request keeps its place.
-        """
-        if self.streams.waiting(request.caller, request.stream) >= max(1, self._queue.requests // 2):
-            self.statistics.drop("queue_full")  # one frame that hangs leaves room for the streams of its caller
-            words = f"pipeline '{self.manifest.name}' has as many requests of this sequence_id under way as it may"
-            raise RequestError(Fault.OVERLOADED, f"{words}; try again later", retry_after_s=self.settings.retry_after_s)
-        if len(self._under_way) + len(self._lingering) < self._queue.requests:
-            return
-        words = f"pipeline '{self.manifest.name}' has as many requests under way as it may"
-        other, most = max(self._callers.items(), key=itemgetter(1), default=("", 0))
-        urgency = request.priority or self._queue.priority
-        newest = (
-            passage
-            for ticket, passage in reversed(self._under_way.items())
-            if ticket.request.caller == other and (ticket.request.priority or self._queue.priority) >= urgency
-        )
-        if most <= self._callers[request.caller] + 1 or (passage := next(newest, None)) is None:
-            self.statistics.drop("queue_full")
-            words = f"{words}; try again later"
-            raise RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
-        self._remove(passage.ticket)
-        words = f"{words}, and another caller has fewer; try again later"
-        error = RequestError(Fault.OVERLOADED, words, retry_after_s=self.settings.retry_after_s)
-        asyncio.get_running_loop().call_soon(self._displace, passage, error)
 
     def _displace(self, passage: RequestPassage, error: RequestError) -> None:
         """Refuse a request that lost its place to another caller's."""
@@ -383,9 +352,8 @@ class PipelineTarget:
     def leave(self, ticket: Ticket) -> None:
         """Implement `TicketOwner.leave`: cancel what its steps submitted."""
         self.statistics.abandoned(time.monotonic_ns() - ticket.queued_ns)
-        if (passage := self._remove(ticket)) is not None:
+        if (passage := self._under_way.remove(ticket)) is not None:
             passage.cancel()
-        self._settle()
 
     def finished(self, passage: RequestPassage) -> None:
         """Answer a request all of whose steps are over."""
@@ -457,27 +425,14 @@ class PipelineTarget:
         self.publish_state(ServableState.UNLOADING)
         self._closed = True
         with suppress(TimeoutError):
-            await wait_for(self._none.wait(), drain_s)
-        for passage in list(self._under_way.values()):
+            await wait_for(self._under_way.none.wait(), drain_s)
+        for passage in self._under_way.passages():
             self.refused(passage, self._unloaded())
         self.publish_state(ServableState.END)
 
     def _end(self, ticket: Ticket) -> None:
         ticket.end()
-        self._remove(ticket)
-        self._settle()
-
-    def _remove(self, ticket: Ticket) -> RequestPassage | None:
-        """Free the place of a request. Return its passage, None if it has none any more."""
-        if (passage := self._under_way.pop(ticket, None)) is not None:
-            self._callers[ticket.request.caller] -= 1
-            if not self._callers[ticket.request.caller]:
-                del self._callers[ticket.request.caller]
-        return passage
-
-    def _settle(self) -> None:
-        if not self._under_way:
-            self._none.set()
+        self._under_way.remove(ticket)
 
     def _unloaded(self) -> RequestError:
         return self._away("it was unloaded")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import ROWS, Binding, TensorSpec
+from gateway.common.domain.manifest import ROWS, Binding, SequenceBatching, TensorSpec
 from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.verdict import Signature
@@ -83,6 +83,7 @@ class ImportedModel:
     preprocess: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     batch: bool = True
     max_batch_rows: int = 0
+    sequence: SequenceBatching | None = None
     findings: tuple[ImportFinding, ...] = ()
 
 

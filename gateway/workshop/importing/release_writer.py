@@ -129,5 +129,6 @@ def release_text(model: ImportedModel, artifacts: Artifacts, origin: str) -> str
         labels=model.labels,
         batch=model.batch,
         max_batch_rows=model.max_batch_rows,
+        sequence=model.sequence,
     )
     return f"# Imported from {json.dumps(origin)[1:-1]}\n{manifest_text(manifest)}"

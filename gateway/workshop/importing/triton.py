@@ -162,6 +162,7 @@ def _release(
         labels=known,
         batch=manifest.batch is not False,
         max_batch_rows=manifest.max_batch_rows,
+        sequence=manifest.sequence,
         findings=findings,
     )
 
@@ -174,6 +175,10 @@ def _facts(config: TritonConfig, manifest: ModelManifest) -> Iterator[ImportFind
         yield taken("max_batch_size", rows)
     for spec in (*manifest.inputs, *manifest.outputs):
         yield taken(spec.name, f"{spec.datatype.label} {list(spec.shape)} {spec.layout}".rstrip())
+    if config.sequence is not None:
+        named = [f"state {one.input} ← {one.output}" for one in config.sequence.states]
+        named += [f"{one.kind} {one.input}" for one in config.sequence.controls]
+        yield taken("sequence_batching", ", ".join((*named, f"idle for {config.sequence.limits.idle_s:g} s at most")))
     if config.parameters:
         yield left_out("parameters", "a manifest has none; ModelConfig repeats those of a config.pbtxt that is served")
     if config.runs:

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gateway.common.domain.manifest import Golden, ModelManifest, Preprocess, TensorSpec, Variant, Window
+from gateway.common.domain.manifest import (
+    CORRID,
+    Golden,
+    ModelManifest,
+    Preprocess,
+    SequenceBatching,
+    TensorSpec,
+    Variant,
+    Window,
+)
 from gateway.common.domain.manifest_toml import SCHEMA
 from gateway.workshop.making.toml_text import artifact_values, toml_comment, toml_lines, toml_table, with_bindings
 
@@ -35,9 +44,21 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
     blocks += [_output(spec, notes) for spec in manifest.outputs]
     blocks += [toml_comment(notes["inputs"])] if "inputs" in notes else []
     blocks += [_window(manifest.window)] if manifest.window else []
+    blocks += _sequence(manifest.sequence) if manifest.sequence else []
     blocks += golden_blocks(manifest.golden) if manifest.golden else []
     blocks += [variant_text(variant, notes) for variant in manifest.variants]
     return "\n".join(blocks)
+
+
+def _sequence(sequence: SequenceBatching) -> list[str]:
+    limits = {"keys": sequence.limits.keys, "idle_s": sequence.limits.idle_s, "keep_state": sequence.keep_state}
+    states = [toml_table("[[sequence.state]]", asdict(state)) for state in sequence.states]
+    values = [asdict(control) for control in sequence.controls]
+    for each in values:
+        if each["kind"] == CORRID:
+            del each["false_true"]
+    controls = [toml_table("[[sequence.control]]", each) for each in values]
+    return [toml_table("[sequence]", limits), *states, *controls]
 
 
 def golden_blocks(golden: Golden) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype
+from gateway.serving.domain.infer import OPENS
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import identity
@@ -310,7 +311,8 @@ async def test_retained_messages_are_no_news(broker: Mosquitto, client: Peer) ->
     async with frontend(inference, broker.url, SINGLE):
         await client.publish("single/b", "[2]")
         await client.next("edge/gw/results/single/b")
-    assert [(request.caller, request.stream) for request in inference.requests] == [("mqtt:single", "b")]
+    (request,) = inference.requests
+    assert (request.caller, request.stream, request.place) == ("mqtt:single", "b", OPENS)
 
 
 async def test_shared_subscriptions_split_the_work(broker: Mosquitto, client: Peer) -> None:

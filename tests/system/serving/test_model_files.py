@@ -33,8 +33,8 @@ def library(tmp_path_factory):
     write_external(folder / "external.onnx", 0.5)
     (folder / "empty").mkdir()
     (folder / "notes.txt").write_text("to do")
-    (folder / "stateful").mkdir()
-    (folder / "stateful" / "config.pbtxt").write_text("sequence_batching { }")
+    (folder / "operations").mkdir()
+    (folder / "operations" / "config.pbtxt").write_text("model_operations { }")
     return folder
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_served_stands_in_the_index_and_the_log_with_the_reason(clie
     for name, words in {
         "empty": "holds no model; put a .onnx",
         "notes.txt": "belongs to no model here",
-        "stateful": "config.pbtxt:1: sequence_batching: is not offered here",
+        "operations": "config.pbtxt:1: model_operations: is not offered here",
     }.items():
         assert lines[name].state == "UNAVAILABLE"
         assert words in lines[name].reason
@@ -156,7 +156,7 @@ def test_models_lists_all_of_it_and_an_empty_directory_says_so(library, tmp_path
     done = run("models", "--models", library, "--json")
     assert done.returncode == 0
     listed = {line["name"]: line["problem"] for line in json.loads(done.stdout)["models"]}
-    assert set(listed) == {"gained", "texts", "simple", "densenet_onnx", "external", "empty", "notes.txt", "stateful"}
+    assert set(listed) == {"gained", "texts", "simple", "densenet_onnx", "external", "empty", "notes.txt", "operations"}
     nothing = run("models", "--models", tmp_path)
     assert nothing.returncode == 1
     assert f"{tmp_path} holds no model; put a .onnx" in nothing.stderr

@@ -179,9 +179,9 @@ def test_an_ensemble_is_imported_as_a_pipeline_that_serves(tmp_path):
 def test_skipped_models_are_a_finding_unless_they_may_be_skipped(tmp_path):
     source = sources.write_triton(tmp_path / "triton")
     (source / "both").mkdir()
-    (source / "both" / "config.pbtxt").write_text("sequence_batching { }")
+    (source / "both" / "config.pbtxt").write_text("model_operations { }")
     said = gateway_command("import", source, "--into", tmp_path / "models", "--dry-run", code=1)
-    assert "sequence_batching: is not offered here" in said
+    assert "model_operations: is not offered here" in said
     report = json.loads(gateway_command("import", source, "--into", tmp_path / "models", "--skip", "--json"))
     assert [each["name"] for each in report["skipped"]] == ["both"]
     assert len(report["written"]) == 2

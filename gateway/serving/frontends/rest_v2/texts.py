@@ -68,7 +68,9 @@ def text_request(body: bytes, model: TextModel, version: str, *, caller: str, no
         deadline_ns=deadline_ns(now_ns, timeout_us=parameters.timeout_us),
         priority=parameters.priority,
         caller=caller,
+        stream=parameters.stream,
         ignored_parameters=parameters.ignored,
+        place=parameters.place,
     )
     return request, TEXT_OUTPUT if key == TEXT_INPUT else model.wanted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.manifest import StreamLimits
 from gateway.common.domain.pipeline import (
     CountStep,
     MatchStep,
@@ -12,7 +13,6 @@ from gateway.common.domain.pipeline import (
     ModelStep,
     RuleStep,
     SelectStep,
-    StreamLimits,
     TileStep,
     TrackStep,
     read_pipeline,
@@ -117,7 +117,7 @@ def test_steps_with_state_are_read() -> None:
     assert count.columns == ["door_in", "door_out", "door_in_total", "door_out_total", "yard", "yard_s"]
     assert track == TrackStep("t", "a", 0.6, 0.2, 9)
     assert pipeline.state == StreamLimits(7, 9.5)
-    assert read_pipeline(text, "p").state == StreamLimits(1000, 60.0)
+    assert read_pipeline(text, "p").state is None
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,11 @@ def test_steps_with_state_are_read() -> None:
         (step('name = "x"', 'rule = { p = "1" }'), 11, "is the name of another step or input"),
         (step('name = "class"', 'rule = { p = "1" }'), 11, "no word of expressions"),
         (step('name = "B"', 'rule = { p = "1" }'), 11, "must be 1 to 32 lower-case letters"),
-        (step('name = "b"'), 11, "must have one of model, rule, select, merge, tile, match, track, count; it has none"),
+        (
+            step('name = "b"'),
+            11,
+            "must have one of model, rule, select, merge, tile, match, track, count, window; it has none",
+        ),
         (step('name = "b"', 'model = "m"', "rule = {}"), 11, "it has model and rule"),
         (step('name = "b"', 'model = "m"'), None, "missing"),
         (step('name = "b"', 'model = "m m"', 'of = "x"'), 12, "must be 1 to 128 letters"),
@@ -201,7 +205,6 @@ def test_steps_with_state_are_read() -> None:
         (step('name = "b"', 'track = "a"', "[state]", "keys = 100001"), 14, "must be between 1 and 100000"),
         (step('name = "b"', 'track = "a"', "[state]", "idle_s = 0.5"), 14, "must be between"),
         (step('name = "b"', 'track = "a"', "[state]", "keep = 5"), 14, "unknown key"),
-        (step('name = "b"', 'rule = { p = "1" }', "[state]", "keys = 5"), 13, "is for steps with state"),
         (WHOLE.replace('number = "count(best)"', '9umber = "1"'), 46, "the name '9umber' must be"),
         (WHOLE.replace("kind =", '"k k" ='), 47, "the name 'k k' must be"),
         (WHOLE + "more = 1\n", 48, "must be a string|unknown key"),

@@ -173,7 +173,7 @@ def test_the_version_policy_leaves_out(text: str, left: list[str]) -> None:
 TENSOR = "name: 'x' data_type: TYPE_FP32 dims: [2]"
 REFUSED = [
     ("name: 'other'", "name: says 'other', but the folder is called 'm'"),
-    ("\nsequence_batching { }", "config.pbtxt:2: sequence_batching: is not offered here; state between requests"),
+    ("\nmodel_operations { }", "config.pbtxt:2: model_operations: is not offered here; custom operators"),
     (
         "platform: 'ensemble' ensemble_scheduling { step [] }",
         "ensemble_scheduling: is not offered here; make a pipeline of it",

@@ -24,15 +24,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import StreamLimits
+from gateway.common.domain.manifest import StreamLimits
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Tensors
+from gateway.serving.engine import streams
 from gateway.serving.engine.images import image_size
+from gateway.serving.engine.streams import StreamState
 from gateway.serving.engine.target import RequestTarget
 from gateway.serving.frontends.documents import pipeline_steps
-from gateway.serving.pipelines import planner, streams
+from gateway.serving.pipelines import planner
 from gateway.serving.pipelines.golden import compared, golden_answers
-from gateway.serving.pipelines.streams import StreamState
 from gateway.serving.pipelines.tracking import Tracks, follow
 from tests.simulators.daemon import ROOT
 from tests.simulators.images_made import ORIENTATION, encoded, exif
@@ -512,7 +513,7 @@ async def test_more_streams_under_way_than_are_kept(monkeypatch: pytest.MonkeyPa
 async def test_idle_streams_are_forgotten_by_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await following(end="[state]\nidle_s = 20\n")
     now, timers = [time.monotonic()], list[tuple[float, Callable[[], None]]]()
-    monkeypatch.setattr("gateway.serving.pipelines.streams.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.serving.engine.streams.time.monotonic", lambda: now[0])
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_later", lambda s, call, *of: timers.append((s, partial(call, *of))))
     for n in range(10):

@@ -249,7 +249,7 @@ async def test_a_late_step_uses_its_fallback() -> None:
     assert await y(rig) == 7
     rig.session_of("second").gate.set()
     assert rig.target().steps[-1].fallbacks == 1
-    rig.target()._under_way.clear()
+    rig.target()._under_way._passages.clear()
 
 
 async def test_a_late_step_without_a_fallback_fails_with_its_name() -> None:

@@ -272,7 +272,7 @@ def test_versions_that_the_policy_leaves_out_are_no_error(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "version", "words"),
     [
-        ("sequence_batching { }", "", "sequence_batching: is not offered here"),
+        ("model_operations { }", "", "model_operations: is not offered here"),
         ("backend: 'openvino'", "1", "names a backend for openvino files, but the model is one for onnx"),
         ("default_model_filename: 'net.onnx'", "1", "holds no net.onnx, which default_model_filename names"),
     ],

@@ -73,6 +73,7 @@ def request_steps(
         caller=call.caller,
         stream=parameters.stream,
         ignored_parameters=parameters.ignored + ignored_inputs + ignored_outputs,
+        place=parameters.place,
     )
 
 

@@ -153,6 +153,8 @@ class Pattern:
             caller,
             like.stream,
             like.ignored_parameters,
+            0,
+            like.place,
         )
 
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.timeouts import timeout
-from gateway.serving.domain.infer import InferRequest
+from gateway.serving.domain.infer import OPENS, InferRequest
 from gateway.serving.frontends.mqtt.inbound.decoder import MessageDecoding, RouteDecoder
 from gateway.serving.frontends.mqtt.inbound.limits import MessageLimits
 from gateway.serving.frontends.mqtt.inbound.reading import SensorSample
@@ -295,6 +295,7 @@ class SampleFlow:
             caller=f"mqtt:{route.name}",
             stream=ready.sensor,
             arrived_ns=message.arrived_ns,
+            place=OPENS,
         )
         debt = Debt(message, route.result_qos if decoder.windowed else message.qos, "", seen, identity=identity)
         if ready.window is not None:
