@@ -1,57 +1,48 @@
 """Steps with Python code: one process for each, which the gateway starts, asks, and ends. On the event loop.
 
-The process is not trusted. What it says is bounded and checked, what it writes is copied before it is checked, and a
-run that does not end in time ends it. One run at a time: callers take turns, a failure is that of the run under way.
+The process is not trusted: what it says is bounded and checked, and a run that does not end in time ends it. One run at
+a time: callers take turns, and a failure is that of the run under way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import fcntl
 import json
-import math
+import logging
 import os
-import resource
-import signal
-import socket
-import subprocess
-import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.events import RunFailed
-from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline, PythonStep
-from gateway.common.domain.python310 import SAFE_PATH
-from gateway.common.domain.tensor import Array, Datatype, Tensor, decode_raw, encode_bytes
+from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending, Sink
 from gateway.serving.engine.caller_turns import CallerTurns
 from gateway.serving.engine.context import EngineContext
 from gateway.serving.pipelines.python_child import MESSAGE_BYTES
+from gateway.serving.pipelines.python_process import (
+    ARRAYS_BYTES,
+    Entry,
+    PythonProcess,
+    checked,
+    give,
+    take,
+    without_rows,
+)
 from gateway.serving.pipelines.settings import PipelineSettings
-from gateway.serving.runtimes.child import child_environment
 from gateway.serving.runtimes.sandbox import SandboxError, lacking
 from gateway.serving.tasks.frame import Frame
 
-COMMAND = (sys.executable, SAFE_PATH, "-B", "-m", "gateway.serving.pipelines.python_child")
-ENVIRONMENT = ("LANG", "LC_ALL", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONPATH", "TZ")
-"""Variables that the process gets."""
-SOURCE_LIMIT_BYTES = 2**20
-ARRAYS_BYTES = 128 * 2**20
-"""Most bytes of the arrays of a run, in each direction."""
-KEPT_BYTES = 8 * 2**20
-"""Memory of arrays that is kept between runs."""
+log = logging.getLogger(__name__)
+
+CORES = os.cpu_count() or 1
 LOOP_BYTES = 2**20
 """Most bytes that are copied on the event loop: about 0.3 ms."""
 START_S = 60.0
@@ -60,11 +51,8 @@ END_S = 1.0
 RESTARTS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Waits before a process is started again; the first one counts again after STEADY_S without a failure."""
 STEADY_S = 60.0
-TAIL_BYTES = 2_048
 PRINTS_S = 0.02
 """Pause between two readings of what it prints, of 64 KiB each: one that prints without end waits for that."""
-Entry = tuple[Sequence[int], int]
-"""Shape and bytes of an array."""
 
 
 def refuse_python(pipeline: Pipeline, settings: PipelineSettings) -> None:
@@ -135,75 +123,6 @@ class PythonRun:
             self.sink.flush()
 
 
-class _Process:
-    """One process: its descriptors, and the end of what it printed. `cause`: why it was killed, "" if it was not."""
-
-    def __init__(self, limits: PythonStep) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.given, self.own = _memory("given"), _memory("own")
-        self.prints, words = os.pipe()
-        for descriptor in (self.given, self.own, self.prints):
-            weakref.finalize(self, os.close, descriptor)
-        environment = child_environment("1")
-        try:
-            self.popen = subprocess.Popen(
-                [*COMMAND, str(self.given), str(self.own)],
-                stdin=theirs.fileno(),
-                stdout=words,
-                stderr=words,
-                pass_fds=(self.given, self.own),
-                env={key: environment[key] for key in ENVIRONMENT if key in environment},
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(words)
-        self.ended = os.pidfd_open(self.popen.pid)
-        weakref.finalize(self, os.close, self.ended)
-        self.control.setblocking(False)
-        os.set_blocking(self.prints, False)
-        self.cause, self.fault, self.up, self.began_s = "", Fault.INTERNAL, False, time.monotonic()
-        self.limits, self.tail, self.base_ns, self.cpu_limit_s, self.given_bytes = limits, bytearray(), 0, 0, 0
-        self.gone = asyncio.Event()
-
-    @property
-    def cpu_ns(self) -> int:
-        """Return the CPU time of the process (clock_getcpuclockid(3)); 0 if it has ended."""
-        with suppress(OSError):
-            return time.clock_gettime_ns(~self.popen.pid << 3 | 2)
-        return 0
-
-    def grant_cpu(self, needed_s: float) -> None:
-        """Let it use CPU time for a run, and as much again: what goes on between runs ends it (SIGXCPU)."""
-        used_s = self.cpu_ns / 1e9
-        if self.cpu_limit_s < used_s + needed_s:
-            self.cpu_limit_s = math.ceil(used_s + 2 * needed_s) + 1
-            with suppress(OSError):  # it has ended
-                resource.prlimit(self.popen.pid, resource.RLIMIT_CPU, (self.cpu_limit_s, resource.RLIM_INFINITY))
-
-    def read_prints(self) -> None:
-        """Keep the end of what was printed."""
-        with suppress(OSError):
-            self.tail += os.read(self.prints, 65_536)
-            del self.tail[:-TAIL_BYTES]
-
-    @property
-    def words(self) -> str:
-        """Return how it ended, once it has."""
-        code = self.popen.returncode
-        if self.cause:
-            return self.cause
-        if code == -signal.SIGKILL:
-            said = "closed its connection to the gateway, or was killed, perhaps for lack of memory"
-        elif code < 0:
-            said = f"died by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
-        else:
-            said = f"ended by itself (exit {code})"
-        last = bytes(self.tail).decode("utf-8", "replace").split("\n")
-        last = [line.strip() for line in last if line.strip()]
-        return f"{said}; last words: {last[-1][-300:]}" if last else said
-
-
 class PythonWorker:
     """The process of one step, started again when it ends. Implements StepTarget. Create it on the event loop."""
 
@@ -220,7 +139,7 @@ class PythonWorker:
         self._pipeline, self._context = pipeline, context
         self._folder, self._source = code
         self._loop, self._waiting = asyncio.get_running_loop(), CallerTurns[PythonRun]()
-        self._process: _Process | None = None
+        self._process: PythonProcess | None = None
         self._run: PythonRun | None = None
         self._number = self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -274,6 +193,8 @@ class PythonWorker:
             await self._begun
         finally:
             self._begun = None
+        for words in self.lacks:
+            log.warning("pipeline %s, step %s: its Python code has %s", self._pipeline.name, self.step.name, words)
 
     def adopt(self, manifest: ModelManifest) -> None:
         """Use inputs of other types, as of models that were replaced: the process begins again."""
@@ -298,7 +219,7 @@ class PythonWorker:
     def _start(self) -> None:
         self._again = None
         try:
-            self._process = process = _Process(self.step)
+            self._process = process = PythonProcess(self.step)
             os.pwrite(process.given, self._source, 0)
             process.control.send(json.dumps(self._document()).encode())
         except OSError as error:
@@ -329,11 +250,11 @@ class PythonWorker:
             **tensors,
         }
 
-    def _forget(self, process: _Process) -> None:
+    def _forget(self, process: PythonProcess) -> None:
         self._loop.remove_reader(process.control)
         self._loop.remove_reader(process.prints)
 
-    def _printed(self, process: _Process) -> None:
+    def _printed(self, process: PythonProcess) -> None:
         """Read what was printed, then wait: what is printed without end must not take the event loop."""
         self._loop.remove_reader(process.prints)
         process.read_prints()
@@ -344,7 +265,7 @@ class PythonWorker:
 
         self._loop.call_later(PRINTS_S, again)
 
-    def _kill(self, process: _Process, cause: str, fault: Fault = Fault.INTERNAL) -> None:
+    def _kill(self, process: PythonProcess, cause: str, fault: Fault = Fault.INTERNAL) -> None:
         """Kill a process; `_reap` refuses its run and starts the next one."""
         if self._process is process and not process.cause:
             process.cause, process.fault, process.up = cause, fault, False
@@ -353,7 +274,7 @@ class PythonWorker:
             if fault is Fault.EXPIRED:  # its caller need not wait for the end
                 self._fail(cause, fault)
 
-    def _reap(self, process: _Process) -> None:
+    def _reap(self, process: PythonProcess) -> None:
         """Note the end of a process."""
         self._loop.remove_reader(process.ended)
         process.popen.wait()
@@ -414,8 +335,8 @@ class PythonWorker:
             limit_s = self._context.settings.run_limit_s
             words = f"took longer than a run may ([limits] run_limit_s, {limit_s:g} s), and was ended"
             self._timer = self._loop.call_later(limit_s, self._kill, process, words, Fault.EXPIRED)
-            process.grant_cpu(limit_s * (os.cpu_count() or 1))
-            arrays = [_without_rows(run.request.inputs[spec.name].array, spec) for spec in self.manifest.inputs]
+            process.grant_cpu(limit_s * CORES)
+            arrays = [without_rows(run.request.inputs[spec.name].array, spec) for spec in self.manifest.inputs]
             work = partial(give, process, self.manifest.inputs, arrays)
             self._copied(sum(array.nbytes for array in arrays), run, work, partial(self._given, process, run))
 
@@ -448,11 +369,11 @@ class PythonWorker:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _given(self, process: _Process, run: PythonRun, entries: Sequence[Entry]) -> None:
+    def _given(self, process: PythonProcess, run: PythonRun, entries: Sequence[Entry]) -> None:
         if self._process is process and process.up:
             process.control.send(json.dumps({"run": self._number, "inputs": entries}).encode())
 
-    def _heard(self, process: _Process) -> None:
+    def _heard(self, process: PythonProcess) -> None:
         """Read one message of the process."""
         try:
             message = process.control.recv(MESSAGE_BYTES)
@@ -474,7 +395,7 @@ class PythonWorker:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._kill(process, f"sent what is no answer ({type(error).__name__}: {error!s:.200}), and was ended")
 
-    def _started(self, process: _Process, said: Any) -> None:
+    def _started(self, process: PythonProcess, said: Any) -> None:
         if "problem" in said:
             self._kill(process, f"failed at its start: {str(said['problem'])[:1_500]}")
             return
@@ -484,7 +405,7 @@ class PythonWorker:
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
-    def _answered(self, process: _Process, said: Any) -> None:
+    def _answered(self, process: PythonProcess, said: Any) -> None:
         run = self._run
         if run is None or said["run"] != self._number:
             raise ValueError("no run is under way")
@@ -509,81 +430,3 @@ class PythonWorker:
             name, version = self.manifest.name, self.manifest.version
             run.sink.answer(run.token, InferResponse(name, version, run.request.id, dict(outputs)))
             run.sink.flush()
-
-
-def _memory(name: str) -> int:
-    """Return a memfd of the size of all arrays, which cannot change: reading it never fails. Raises OSError."""
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, ARRAYS_BYTES)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    return descriptor
-
-
-def _without_rows(array: Array, spec: TensorSpec) -> Array:
-    """Return the array as the code gets it: an image of a step for one row has a dimension too many."""
-    return array[0] if array.ndim == len(spec.shape) + 1 else array
-
-
-def give(process: _Process, specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> list[Entry]:
-    """Write arrays to where the process reads them. Raises RequestError."""
-    entries, offset = list[Entry](), 0
-    for spec, array in zip(specs, arrays, strict=True):
-        is_text = spec.datatype is Datatype.BYTES
-        content: Any = encode_bytes(array) if is_text else np.ascontiguousarray(array, spec.datatype.dtype)
-        size = len(content) if is_text else content.nbytes
-        if offset + size > ARRAYS_BYTES:
-            words = f"a run of {process.limits.file} takes {ARRAYS_BYTES} bytes of arrays at most"
-            raise RequestError(Fault.TOO_LARGE, words)
-        try:
-            done = os.pwrite(process.given, content, offset) if size else 0
-        except OSError as error:
-            raise RequestError(Fault.OVERLOADED, f"no memory for its arrays: {error.strerror}") from error
-        if done != size:
-            raise RequestError(Fault.OVERLOADED, "no memory for its arrays")
-        entries.append((array.shape, size))
-        offset += size
-    process.given_bytes = offset
-    return entries
-
-
-def checked(specs: Sequence[TensorSpec], said: Any, rows: int | None) -> list[Entry]:
-    """Return the shapes and bytes of outputs that a process says it wrote, of `rows`. Raises ValueError, TypeError."""
-    entries, whole = list[Entry](), 0
-    for spec, (shape, size) in zip(specs, said, strict=True):
-        wanted = [rows if axis == 0 and rows is not None else size for axis, size in enumerate(spec.shape)]
-        if not isinstance(shape, list) or not all(type(one) is int and one >= 0 for one in (*shape, size)):
-            raise ValueError(f"output {spec.name} has no shape")
-        if len(shape) != len(wanted) or not all(w in {ROWS, one} for w, one in zip(wanted, shape, strict=True)):
-            raise ValueError(f"output {spec.name} has the shape {shape!s:.100}, expected {wanted}")
-        count, whole = int(np.prod([1, *shape], dtype=object)), whole + size
-        is_text = spec.datatype is Datatype.BYTES
-        if whole > ARRAYS_BYTES or (size < 4 * count if is_text else size != count * spec.datatype.dtype.itemsize):
-            raise ValueError(f"output {spec.name} has {size} bytes for {count} values")
-        entries.append((shape, size))
-    return entries
-
-
-def take(process: _Process, specs: Sequence[TensorSpec], entries: Sequence[Entry]) -> dict[str, Tensor]:
-    """Return copies of the outputs that a process wrote. Raises RequestError for what is no text."""
-    outputs, offset = dict[str, Tensor](), 0
-    _free(process.given, process.given_bytes)
-    for spec, (shape, size) in zip(specs, entries, strict=True):
-        content = np.empty(size, np.uint8)
-        os.preadv(process.own, [content.data], offset)  # all of it: the memory is sealed
-        offset += size
-        if spec.datatype in {Datatype.BYTES, Datatype.BOOL}:
-            try:
-                array = decode_raw(spec.datatype, shape, content.data, spec.name)
-            except RequestError as error:
-                raise RequestError(Fault.INTERNAL, f"{process.limits.file}: {error.message}", in_run=True) from None
-        else:
-            array = content.view(spec.datatype.dtype).reshape(shape)
-        outputs[spec.name] = Tensor(spec.datatype, array)
-    _free(process.own, offset)
-    return outputs
-
-
-def _free(descriptor: int, size: int) -> None:
-    """Give the memory of large arrays back (fallocate(2), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)."""
-    if size > KEPT_BYTES:
-        ctypes.CDLL(None).fallocate(descriptor, 3, ctypes.c_int64(0), ctypes.c_int64(ARRAYS_BYTES))

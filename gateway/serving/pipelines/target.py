@@ -24,7 +24,6 @@ from gateway.common.domain.pipeline import RUNTIME, ModelStep, Pipeline, PythonS
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
-from gateway.common.store.plain import open_plain
 from gateway.common.timeouts import wait_for
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.lifecycle import ServableState
@@ -45,8 +44,8 @@ from gateway.serving.pipelines.lists import unit_vectors
 from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.plan import Plan, plan
 from gateway.serving.pipelines.planner import Gallery
+from gateway.serving.pipelines.python_process import read_code
 from gateway.serving.pipelines.python_steps import (
-    SOURCE_LIMIT_BYTES,
     PythonWorker,
     StepTarget,
     python_words,
@@ -143,18 +142,6 @@ def read_gallery(file: Path) -> tuple[Array, tuple[bytes, ...]]:
         words = f"must have at most {GALLERY_ENTRIES_LIMIT} entries, and finite numbers"
         raise ConfigurationError(words, file=str(file))
     return unit_vectors(vectors), tuple(label.encode(errors="replace") for label in labels.tolist())
-
-
-def read_code(file: Path) -> bytes:
-    """Return the content of a file of Python. It is kept: a process that is started again runs the same.
-
-    Raises ConfigurationError, OSError.
-    """
-    with open_plain(file) as stream:
-        content = stream.read(SOURCE_LIMIT_BYTES + 1)
-    if len(content) > SOURCE_LIMIT_BYTES:
-        raise ConfigurationError(f"has more than {SOURCE_LIMIT_BYTES} bytes", file=str(file))
-    return content
 
 
 def gallery_digest(vectors: Array, labels: Sequence[bytes]) -> str:
