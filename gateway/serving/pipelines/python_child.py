@@ -59,7 +59,7 @@ def main() -> None:
             answer = {
                 "error": words_of(error, start["file"]),
                 "fault": "INTERNAL",
-                "over": isinstance(error, MemoryError),
+                "over": isinstance(error, MemoryError) or "start new thread" in str(error),
             }
         _say(control, {"run": asked["run"], **answer})
     finalize = getattr(getattr(run, "instance", None), "finalize", None)
@@ -171,8 +171,6 @@ def _rows(asked: Mapping[str, Any], *, batch: bool) -> int | None:
 def _say(control: socket.socket, answer: Mapping[str, Any]) -> None:
     with suppress(BrokenPipeError):  # the gateway has closed it: the end of the loop follows
         control.send(json.dumps(answer).encode())
-    if answer.get("over"):  # what filled the memory may stay: the next process begins without it
-        os._exit(1)
 
 
 if __name__ == "__main__":

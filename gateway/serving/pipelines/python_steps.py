@@ -384,7 +384,7 @@ class PythonWorker:
         if not message:
             self._forget(process)
             process.up = False
-            process.popen.kill()  # it may have closed its side only
+            self._loop.call_later(END_S, process.popen.kill)  # it ends, or has closed its side only
             return
         try:
             said = json.loads(message)
@@ -412,6 +412,8 @@ class PythonWorker:
         if "error" in said:
             fault = Fault[str(said["fault"])]
             self._over()
+            if said.get("over"):
+                self._kill(process, f"had no memory left (memory_mib = {self.step.memory_mib})")
             run.refuse(RequestError(fault, f"{self.step.file}: {str(said['error'])[:1_500]}", in_run=True))
             self._next()
             return

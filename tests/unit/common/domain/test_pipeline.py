@@ -144,7 +144,11 @@ def test_steps_with_state_are_read() -> None:
         (step('name = "x"', 'rule = { p = "1" }'), 11, "is the name of another step or input"),
         (step('name = "class"', 'rule = { p = "1" }'), 11, "no word of expressions"),
         (step('name = "B"', 'rule = { p = "1" }'), 11, "must be 1 to 32 lower-case letters"),
-        (step('name = "b"'), 11, "must have one of model, rule, select, merge, tile, match, track, count, python; it has none"),
+        (
+            step('name = "b"'),
+            11,
+            "must have one of model, rule, select, merge, tile, match, track, count, python; it has none",
+        ),
         (step('name = "b"', 'model = "m"', "rule = {}"), 11, "it has model and rule"),
         (step('name = "b"', 'model = "m"'), None, "missing"),
         (step('name = "b"', 'model = "m m"', 'of = "x"'), 12, "must be 1 to 128 letters"),
