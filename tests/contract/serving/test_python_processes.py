@@ -56,7 +56,7 @@ class PythonRig(PipelineRig):
 
     def __init__(self, settings: PipelineSettings = ON, **changes: Any) -> None:
         super().__init__(**changes)
-        self.repository._open_pipeline = partial(open_pipeline, settings=settings)  # type: ignore[assignment]
+        self.repository._open_pipeline = partial(open_pipeline, settings=settings)
         self.model("model", lambda of: {"y": of["x"] * 2}, (spec("x", 3),), (spec("y", 3),))
 
 
@@ -233,7 +233,7 @@ async def test_a_golden_set_runs_the_code(tmp_path: Path) -> None:
     text = text.replace('pid = "code.pid"\n', "").replace('word = "code.word"\n', "")
     for wrong in (0, 1):
         z = x * 2 + (x[:, :1] + x[:, 1:2]) * 2 + wrong
-        np.savez(tmp_path / "golden.npz", **{"input.x": x, "output.z": z})
+        np.savez(tmp_path / "golden.npz", **{"input.x": x, "output.z": z})  # type: ignore[arg-type]
         digest = hashlib.sha256((tmp_path / "golden.npz").read_bytes()).hexdigest()
         rig = await served(tmp_path, f'{text}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n')
         if wrong:
