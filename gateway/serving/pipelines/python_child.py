@@ -7,8 +7,10 @@ its own: each is copied out before it is used, so an array that the code keeps s
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
+import struct
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,10 @@ from gateway.serving.runtimes.sandbox import SandboxLimits, enter
 MESSAGE_BYTES = 65_536
 WORDS_CHARS = 1_000
 """Most characters of an error of the code."""
+NUMBER = struct.Struct("<Q")
+"""Number of a run: it comes before the JSON of each of its messages, so that equal ones are read once."""
+Entry = tuple[Sequence[int], int]
+"""Shape and bytes of an array."""
 Specs = Sequence[tuple[str, str, Sequence[int]]]
 """Name, datatype and shape of tensors."""
 
@@ -45,11 +51,21 @@ def main() -> None:
         _say(control, {"problem": words_of(error, start["file"])})
         os._exit(1)
     _say(control, {"ready": missing})
+    inputs, outputs, is_batched = start["inputs"], start["outputs"], start["batch"]
+    shapes, entries, last, said = (
+        b"",
+        list[Entry](),
+        dict[str, Any](),
+        b"",
+    )  # most runs are of the shapes of the one before
     while message := control.recv(MESSAGE_BYTES):
-        asked, answer = json.loads(message), dict[str, Any]()
+        if message[NUMBER.size :] != shapes:
+            shapes = message[NUMBER.size :]
+            entries = json.loads(shapes)
+        answer: dict[str, Any]
         try:
-            arrays = _read(given, start["inputs"], asked["inputs"])
-            answer = {"outputs": write(own, start["outputs"], run(arrays), _rows(asked, batch=start["batch"]))}
+            found = run(_read(given, inputs, entries))
+            answer = {"outputs": write(own, outputs, found, entries[0][0][0] if is_batched else None)}
         except triton_python.TritonError as error:
             answer = {
                 "error": error.message()[:WORDS_CHARS],
@@ -61,7 +77,10 @@ def main() -> None:
                 "fault": "INTERNAL",
                 "over": isinstance(error, MemoryError) or "start new thread" in str(error),
             }
-        _say(control, {"run": asked["run"], **answer})
+        if answer != last:
+            last, said = answer, json.dumps(answer).encode()
+        with suppress(BrokenPipeError):  # the gateway has closed it: the end of the loop follows
+            control.send(message[: NUMBER.size] + said)
     finalize = getattr(getattr(run, "instance", None), "finalize", None)
     if finalize is not None:
         finalize()
@@ -112,9 +131,9 @@ def words_of(error: BaseException, file: str) -> str:
     return f"{type(error).__name__}: {error}"[:WORDS_CHARS] + place
 
 
-def write(place: int, specs: Specs, found: Mapping[str, Any], rows: int | None) -> list[tuple[list[int], int]]:
+def write(place: int, specs: Specs, found: Mapping[str, Any], rows: int | None) -> list[Entry]:
     """Write the outputs, as declared, one after the other; return the shape and bytes of each. Raises ValueError."""
-    entries, offset = list[tuple[list[int], int]](), 0
+    entries, offset = list[Entry](), 0
     for name, label, shape in specs:
         if name not in found:
             raise ValueError(f"the answer lacks the output {name}; it has {', '.join(map(str, found)) or 'none'}")
@@ -123,14 +142,16 @@ def write(place: int, specs: Specs, found: Mapping[str, Any], rows: int | None) 
         if datatype is Datatype.BYTES and array.ndim == len(shape) + 1 and array.shape[-1] == 1:
             array = array[..., 0]
         wanted = [rows if rows is not None and axis == 0 else size for axis, size in enumerate(shape)]
-        fits = array.ndim == len(wanted) and all(w in {-1, size} for w, size in zip(wanted, array.shape, strict=True))
-        if not fits:
-            raise ValueError(f"output {name} has the shape {list(array.shape)}, expected {wanted}")
-        if datatype is not Datatype.BYTES and not np.can_cast(array.dtype, datatype.dtype, "same_kind"):
-            raise ValueError(f"output {name} is {array.dtype}, expected {label}")
-        content: Any = (
-            encode_bytes(array) if datatype is Datatype.BYTES else np.ascontiguousarray(array, datatype.dtype)
-        )
+        sizes = list(array.shape)
+        if sizes != wanted and (
+            len(sizes) != len(wanted) or any(w not in {-1, n} for w, n in zip(wanted, sizes, strict=True))
+        ):
+            raise ValueError(f"output {name} has the shape {sizes}, expected {wanted}")
+        if datatype is not Datatype.BYTES and array.dtype != datatype.dtype:
+            if not np.can_cast(array.dtype, datatype.dtype, "same_kind"):
+                raise ValueError(f"output {name} is {array.dtype}, expected {label}")
+            array = array.astype(datatype.dtype)
+        content: Any = encode_bytes(array) if datatype is Datatype.BYTES else np.ascontiguousarray(array)
         size = len(content) if isinstance(content, bytes) else content.nbytes
         try:
             done = os.pwrite(place, content, offset) if size else 0
@@ -138,7 +159,7 @@ def write(place: int, specs: Specs, found: Mapping[str, Any], rows: int | None) 
             done = -1
         if done != size:
             raise ValueError(f"the answer is larger than the gateway takes ({offset + size} bytes)")
-        entries.append((list(array.shape), size))
+        entries.append((sizes, size))
         offset += size
     return entries
 
@@ -151,26 +172,20 @@ def _texts(value: Any) -> Array:
     return texts.reshape(array.shape)
 
 
-def _read(place: int, specs: Specs, entries: Sequence[tuple[Sequence[int], int]]) -> list[Array]:
+def _read(place: int, specs: Specs, entries: Sequence[Entry]) -> list[Array]:
     arrays, offset = list[Array](), 0
     for (name, label, _), (shape, size) in zip(specs, entries, strict=True):
-        content = np.empty(size, np.uint8)
-        os.preadv(place, [content.data], offset)
-        offset += size
         if label == "BYTES":
-            arrays.append(decode_bytes(content.data, int(np.prod(shape)), name).reshape(shape))
+            arrays.append(decode_bytes(os.pread(place, size, offset), math.prod(shape), name).reshape(shape))
         else:
-            arrays.append(content.view(DATATYPES[label].dtype).reshape(shape))
+            arrays.append(np.empty(shape, DATATYPES[label].dtype))
+            os.preadv(place, [arrays[-1].data], offset)
+        offset += size
     return arrays
 
 
-def _rows(asked: Mapping[str, Any], *, batch: bool) -> int | None:
-    return int(asked["inputs"][0][0][0]) if batch else None
-
-
 def _say(control: socket.socket, answer: Mapping[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # the gateway has closed it: the end of the loop follows
-        control.send(json.dumps(answer).encode())
+    control.send(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

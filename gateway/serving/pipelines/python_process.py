@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,19 @@ from gateway.common.domain.pipeline import PythonStep
 from gateway.common.domain.python310 import SAFE_PATH
 from gateway.common.domain.tensor import Array, Datatype, Tensor, decode_raw, encode_bytes
 from gateway.common.store.plain import open_plain
+from gateway.serving.pipelines.python_child import Entry
 from gateway.serving.runtimes.child import child_environment
 
 COMMAND = (sys.executable, SAFE_PATH, "-B", "-m", "gateway.serving.pipelines.python_child")
 ENVIRONMENT = ("LANG", "LC_ALL", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONPATH", "TZ")
 """Variables that the process gets."""
+CORES = os.cpu_count() or 1
 SOURCE_LIMIT_BYTES = 2**20
 ARRAYS_BYTES = 128 * 2**20
 """Most bytes of the arrays of a run, in each direction."""
 KEPT_BYTES = 8 * 2**20
 """Memory of arrays that is kept between runs."""
 TAIL_BYTES = 2_048
-Entry = tuple[Sequence[int], int]
-"""Shape and bytes of an array."""
 
 
 class PythonProcess:
@@ -77,8 +77,11 @@ class PythonProcess:
         self.control.setblocking(False)
         os.set_blocking(self.prints, False)
         self.cause, self.fault, self.up, self.began_s = "", Fault.INTERNAL, False, time.monotonic()
-        self.limits, self.tail, self.base_ns, self.cpu_limit_s, self.given_bytes = limits, bytearray(), 0, 0, 0
+        self.limits, self.tail, self.base_ns, self.granted_until_s, self.given_bytes = limits, bytearray(), 0, 0.0, 0
         self.gone = asyncio.Event()
+        self.asked: tuple[list[Entry], bytes] = [], b"[]"
+        self.answered: tuple[bytes, int | None, Callable[[], Any], int] = b"", None, list, 0
+        """Last shapes that were sent, and last answer with rows, the function that takes it, and its bytes."""
 
     @property
     def cpu_ns(self) -> int:
@@ -88,12 +91,16 @@ class PythonProcess:
         return 0
 
     def grant_cpu(self, needed_s: float) -> None:
-        """Let it use CPU time for a run, and as much again: what goes on between runs ends it (SIGXCPU)."""
-        used_s = self.cpu_ns / 1e9
-        if self.cpu_limit_s < used_s + needed_s:
-            self.cpu_limit_s = math.ceil(used_s + 2 * needed_s) + 1
+        """Let it use CPU time for a run, and as much again: what goes on between runs ends it (SIGXCPU).
+
+        On all cores it cannot use what was granted before `granted_until_s`.
+        """
+        now_s = time.monotonic()
+        if now_s >= self.granted_until_s:
+            most_s = math.ceil(self.cpu_ns / 1e9 + 2 * needed_s) + 1
+            self.granted_until_s = now_s + needed_s / CORES
             with suppress(OSError):  # it has ended
-                resource.prlimit(self.popen.pid, resource.RLIMIT_CPU, (self.cpu_limit_s, resource.RLIM_INFINITY))
+                resource.prlimit(self.popen.pid, resource.RLIMIT_CPU, (most_s, resource.RLIM_INFINITY))
 
     def read_prints(self) -> None:
         """Keep the end of what was printed."""
@@ -187,16 +194,15 @@ def take(process: PythonProcess, specs: Sequence[TensorSpec], entries: Sequence[
     outputs, offset = dict[str, Tensor](), 0
     _free(process.given, process.given_bytes)
     for spec, (shape, size) in zip(specs, entries, strict=True):
-        content = np.empty(size, np.uint8)
-        os.preadv(process.own, [content.data], offset)  # all of it: the memory is sealed
-        offset += size
-        if spec.datatype in {Datatype.BYTES, Datatype.BOOL}:
+        if spec.datatype is Datatype.BYTES or spec.datatype is Datatype.BOOL:
             try:
-                array = decode_raw(spec.datatype, shape, content.data, spec.name)
+                array = decode_raw(spec.datatype, shape, os.pread(process.own, size, offset), spec.name)
             except RequestError as error:
                 raise RequestError(Fault.INTERNAL, f"{process.limits.file}: {error.message}", in_run=True) from None
         else:
-            array = content.view(spec.datatype.dtype).reshape(shape)
+            array = np.empty(shape, spec.datatype.dtype)
+            os.preadv(process.own, [array.data], offset)  # all of it: the memory is sealed
+        offset += size
         outputs[spec.name] = Tensor(spec.datatype, array)
     _free(process.own, offset)
     return outputs

@@ -26,10 +26,10 @@ from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending, Sink
 from gateway.serving.engine.caller_turns import CallerTurns
 from gateway.serving.engine.context import EngineContext
-from gateway.serving.pipelines.python_child import MESSAGE_BYTES
+from gateway.serving.pipelines.python_child import MESSAGE_BYTES, NUMBER, Entry
 from gateway.serving.pipelines.python_process import (
     ARRAYS_BYTES,
-    Entry,
+    CORES,
     PythonProcess,
     checked,
     give,
@@ -41,8 +41,8 @@ from gateway.serving.runtimes.sandbox import SandboxError, lacking
 from gateway.serving.tasks.frame import Frame
 
 log = logging.getLogger(__name__)
+Then = Callable[[PythonProcess, "PythonRun", Any], None]
 
-CORES = os.cpu_count() or 1
 LOOP_BYTES = 2**20
 """Most bytes that are copied on the event loop: about 0.3 ms."""
 START_S = 60.0
@@ -143,6 +143,8 @@ class PythonWorker:
         self._run: PythonRun | None = None
         self._number = self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._late_s = 0.0
         self._again: asyncio.TimerHandle | None = None
         self._begun: asyncio.Future[None] | None = None
         self._closed, self._problem = False, "it is starting"
@@ -180,8 +182,7 @@ class PythonWorker:
         first = next(iter(request.inputs.values())).array
         run = PythonRun(request, sink, token, len(first) if self.step.batch else 1)
         self._waiting.add(request.caller, run)
-        if self._run is None:
-            self._loop.call_soon(self._next)
+        self._next()
         return run
 
     # ---- the process -------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class PythonWorker:
     async def close(self) -> None:
         """Refuse what waits, and end the process."""
         self._closed, self._problem = True, "it was unloaded"
-        for timer in filter(None, (self._again, self._timer)):
+        for timer in filter(None, (self._again, self._timer, self._watch)):
             timer.cancel()
         self._refuse_all(self.away())
         if (process := self._process) is not None:
@@ -333,45 +334,53 @@ class PythonWorker:
             self._run = run
             self._number += 1
             limit_s = self._context.settings.run_limit_s
-            words = f"took longer than a run may ([limits] run_limit_s, {limit_s:g} s), and was ended"
-            self._timer = self._loop.call_later(limit_s, self._kill, process, words, Fault.EXPIRED)
             process.grant_cpu(limit_s * CORES)
+            self._late_s = self._loop.time() + limit_s
+            if self._watch is None:
+                self._watch = self._loop.call_at(self._late_s, self._watched)
             arrays = [without_rows(run.request.inputs[spec.name].array, spec) for spec in self.manifest.inputs]
             work = partial(give, process, self.manifest.inputs, arrays)
-            self._copied(sum(array.nbytes for array in arrays), run, work, partial(self._given, process, run))
+            self._copied(sum(array.nbytes for array in arrays), run, work, self._given)
 
-    def _copied(self, size: int, run: PythonRun, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _copied(self, size: int, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
         """Copy arrays here, or on a thread if there are many, then go on with `then` if the run is still under way."""
         if size <= LOOP_BYTES:
-            self._guarded(run, lambda: then(work()))
+            self._go_on(run, work, then)
             return
         future = self._context.preparing.submit_for(run.request.caller, work)
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._go_on, run, future.result, then))
 
-        def done() -> None:
-            if self._run is run:
-                self._guarded(run, lambda: then(future.result()))
-
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(done))
-
-    def _guarded(self, run: PythonRun, call: Callable[[], None]) -> None:
-        """Call a part of a run; its failure is that of the run."""
+    def _go_on(self, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
+        """Go on with a run if it is still under way; a failure is that of the run."""
+        process = self._process
+        if self._run is not run or process is None:
+            return
         try:
-            call()
+            then(process, run, work())
         except Exception as error:  # noqa: BLE001  one run's boundary
             refusal = error if isinstance(error, RequestError) else RequestError(Fault.INTERNAL, f"failed: {error}")
             if self._run is run:
-                self._over()
-            run.refuse(refusal)
-            self._next()
+                self._run = None
+            self._loop.call_soon(run.refuse, refusal)  # `submit` may be under way
+            self._loop.call_soon(self._next)
 
-    def _over(self) -> None:
-        self._run = None
-        if self._timer is not None:
-            self._timer.cancel()
+    def _watched(self) -> None:
+        """End the process of a run that takes too long. One timer watches all runs: most end long before it."""
+        self._watch = None
+        if self._run is None or (process := self._process) is None:
+            return
+        if self._loop.time() < self._late_s:
+            self._watch = self._loop.call_at(self._late_s, self._watched)
+            return
+        limit_s = self._context.settings.run_limit_s
+        words = f"took longer than a run may ([limits] run_limit_s, {limit_s:g} s), and was ended"
+        self._kill(process, words, Fault.EXPIRED)
 
-    def _given(self, process: PythonProcess, run: PythonRun, entries: Sequence[Entry]) -> None:
-        if self._process is process and process.up:
-            process.control.send(json.dumps({"run": self._number, "inputs": entries}).encode())
+    def _given(self, process: PythonProcess, _run: PythonRun, entries: list[Entry]) -> None:
+        if process.up:
+            if process.asked[0] != entries:  # most runs are of the shapes of the one before
+                process.asked = entries, json.dumps(entries).encode()
+            process.control.send(NUMBER.pack(self._number) + process.asked[1])
 
     def _heard(self, process: PythonProcess) -> None:
         """Read one message of the process."""
@@ -387,11 +396,10 @@ class PythonWorker:
             self._loop.call_later(END_S, process.popen.kill)  # it ends, or has closed its side only
             return
         try:
-            said = json.loads(message)
             if not process.up:
-                self._started(process, said)
+                self._started(process, json.loads(message))
             else:
-                self._answered(process, said)
+                self._answered(process, message[: NUMBER.size], message[NUMBER.size :])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._kill(process, f"sent what is no answer ({type(error).__name__}: {error!s:.200}), and was ended")
 
@@ -405,30 +413,35 @@ class PythonWorker:
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
-    def _answered(self, process: PythonProcess, said: Any) -> None:
+    def _answered(self, process: PythonProcess, number: bytes, body: bytes) -> None:
         run = self._run
-        if run is None or said["run"] != self._number:
+        if run is None or number != NUMBER.pack(self._number):
             raise ValueError("no run is under way")
+        rows = run.rows if self.step.batch else None
+        if process.answered[:2] == (body, rows):
+            self._copied(process.answered[3], run, process.answered[2], self._answer)
+            return
+        said = json.loads(body)
         if "error" in said:
             fault = Fault[str(said["fault"])]
-            self._over()
+            self._run = None
             if said.get("over"):
                 self._kill(process, f"had no memory left (memory_mib = {self.step.memory_mib})")
             run.refuse(RequestError(fault, f"{self.step.file}: {str(said['error'])[:1_500]}", in_run=True))
             self._next()
             return
-        entries = checked(self.manifest.outputs, said["outputs"], run.rows if self.step.batch else None)
+        entries = checked(self.manifest.outputs, said["outputs"], rows)
         size = sum(size for _, size in entries)
-        is_slow = size > LOOP_BYTES // 8 and any(spec.datatype is Datatype.BYTES for spec in self.manifest.outputs)
+        has_texts = any(spec.datatype is Datatype.BYTES for spec in self.manifest.outputs)
         work = partial(take, process, self.manifest.outputs, entries)
-        self._copied(LOOP_BYTES + 1 if is_slow else size, run, work, partial(self._answer, run))
+        process.answered = body, rows, work, size * (8 if has_texts else 1)
+        self._copied(process.answered[3], run, work, self._answer)
 
-    def _answer(self, run: PythonRun, outputs: Mapping[str, Tensor]) -> None:
-        self._over()
+    def _answer(self, _process: PythonProcess, run: PythonRun, outputs: dict[str, Tensor]) -> None:
+        self._run = None
         self.rows += run.rows
         self._next()
         if not run.left:
             run.left = True
-            name, version = self.manifest.name, self.manifest.version
-            run.sink.answer(run.token, InferResponse(name, version, run.request.id, dict(outputs)))
+            run.sink.answer(run.token, InferResponse(self.manifest.name, "", run.request.id, outputs))
             run.sink.flush()
