@@ -120,7 +120,7 @@ def load(source: bytes, start: Mapping[str, Any]) -> Any:
     found = getattr(module, start["class"], None)
     if not isinstance(found, type):
         raise TypeError(f"{start['file']} has no class {start['class']}")
-    return triton_python.Model(found, start) if hasattr(found, "execute") else LoadedStep(found, start)
+    return triton_python.PythonModel(found, start) if hasattr(found, "execute") else LoadedStep(found, start)
 
 
 def words_of(error: BaseException, file: str) -> str:

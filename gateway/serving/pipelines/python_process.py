@@ -46,6 +46,10 @@ KEPT_BYTES = 8 * 2**20
 TAIL_BYTES = 2_048
 
 
+Answered = tuple[bytes, "int | None", Callable[[], Any], int]
+NOTHING: Answered = (b"", None, list, 0)
+
+
 class PythonProcess:
     """One process: its descriptors, and the end of what it printed. `cause`: why it was killed, "" if it was not.
 
@@ -80,7 +84,7 @@ class PythonProcess:
         self.limits, self.tail, self.base_ns, self.granted_until_s, self.given_bytes = limits, bytearray(), 0, 0.0, 0
         self.gone = asyncio.Event()
         self.asked: tuple[list[Entry], bytes] = [], b"[]"
-        self.answered: tuple[bytes, int | None, Callable[[], Any], int] = b"", None, list, 0
+        self.answered = NOTHING
         """Last shapes that were sent, and last answer with rows, the function that takes it, and its bytes."""
 
     @property

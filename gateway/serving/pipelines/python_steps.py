@@ -30,6 +30,7 @@ from gateway.serving.pipelines.python_child import MESSAGE_BYTES, NUMBER, Entry
 from gateway.serving.pipelines.python_process import (
     ARRAYS_BYTES,
     CORES,
+    NOTHING,
     PythonProcess,
     checked,
     give,
@@ -103,7 +104,7 @@ class StepTarget(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PythonRun:
-    """Request for a run. `left`: nobody waits for its answer any more."""
+    """Request for a run. `left`: its answer is not awaited any more."""
 
     request: InferRequest
     sink: Sink
@@ -279,6 +280,7 @@ class PythonWorker:
         """Note the end of a process."""
         self._loop.remove_reader(process.ended)
         process.popen.wait()
+        process.answered = NOTHING  # it holds the process
         process.gone.set()
         if self._process is process:
             self._forget(process)

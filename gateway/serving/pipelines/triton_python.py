@@ -133,7 +133,7 @@ class Logger:
     log_info = log_warn = log_error = log_verbose = log
 
 
-class Model:
+class PythonModel:
     """Object of a TritonPythonModel. Raises what its code raises."""
 
     def __init__(self, found: type[Any], start: Mapping[str, Any]) -> None:

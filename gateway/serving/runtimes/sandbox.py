@@ -1,7 +1,7 @@
 """Sandbox of a process that runs foreign code: seccomp, Landlock and limits, entered by the process itself, for good.
 
 The filter lists what is refused, by class, not what is allowed: numpy, threads and the C library use other calls in
-each version, and a call that is refused ends in an error of the library that nobody foresees. Memory stays bounded
+each version, and a refused call ends in an error of the library that its authors did not foresee. Memory stays bounded
 because every way to memory that `RLIMIT_DATA` does not count is refused as well. On x86-64 and 64-bit ARM only.
 """
 
