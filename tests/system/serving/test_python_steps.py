@@ -1,7 +1,11 @@
 """Python code in pipelines of the real daemon: what it may not do, and that its failures cost its own requests only."""
 
+import json
 import os
+import re
 import select
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +20,7 @@ from gateway.serving.runtimes.sandbox import lacking
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.simulators.models import dense, write_release
 
+ROOT = Path(__file__).parents[3]
 CONFIG = QUIET + SHORT_TRIALS + "[limits]\nrun_limit_s = 2.0\n[pipelines]\npython = true\n"
 PIPELINE = """
 schema = 1
@@ -224,6 +229,22 @@ def fails(gateway, name):
         with pytest.raises(InferenceServerException) as found:
             failing.result()
     return str(found.value)
+
+
+def test_the_guide_is_pasted(tmp_path, state):
+    page = (ROOT / "docs/pages/howto/pipelines.md").read_text()
+    section = page.partition("## My own code as a step\n")[2].partition("\n## ")[0]
+    make, serve, call = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert serve == "edge-gateway run --config gateway.toml --models models\n"
+    place = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    made = subprocess.run(["/bin/bash", "-ec", make], cwd=tmp_path, env=place, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    config = QUIET + SHORT_TRIALS + (tmp_path / "gateway.toml").read_text()
+    with running(tmp_path / "gateway", models=tmp_path / "models", state=state, config=config) as daemon:
+        call = call.replace("127.0.0.1:8000", daemon.http)
+        answer = subprocess.run(["/bin/bash", "-ec", call], cwd=tmp_path, capture_output=True, check=True).stdout
+    outputs = {each["name"]: each["data"] for each in json.loads(answer)["outputs"]}
+    assert (outputs["power"], outputs["state"]) == ([1380], ["high"])
 
 
 @pytest.mark.parametrize("case", KEPT)
