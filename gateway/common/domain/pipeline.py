@@ -42,6 +42,8 @@ PYTHON_MIB = 512
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 """Names of inputs and outputs, which clients of other servers may know in capitals."""
+CODE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+"""Names of inputs and outputs of Python code, which may be that of other servers."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 STATE = "state"
 """Parameter of the manifest of a pipeline that has steps with state."""
@@ -361,7 +363,7 @@ def _python_step(table: Table, name: str, known: set[str]) -> PythonStep:
     outputs = tuple(_kind(inner, each, TEXT) for each in inner.remaining()) if inner else ()
     keys = _run_keys(table, name, known)
     for key, names in (("outputs", [each.name for each in outputs]), ("inputs", keys["inputs"])):
-        if not 0 < len(names) <= NAMES_LIMIT or not all(each == "" or TENSOR_PATTERN.fullmatch(each) for each in names):
+        if not 0 < len(names) <= NAMES_LIMIT or not all(each == "" or CODE_PATTERN.fullmatch(each) for each in names):
             table.refuse(key, f"must have 1 to {NAMES_LIMIT} names of letters, digits or '_'")
     parameters = _values(table, "parameters")
     if not all(isinstance(value, str) for value in parameters.values()):

@@ -257,7 +257,8 @@ class _Planner(Planner):
             raise self._error(
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
-        if not may_fit(given, inner) and not elements(inner) == elements(given) == 1:
+        is_fitting = isinstance(step, PythonStep) or may_fit(given, inner)
+        if not is_fitting and not elements(inner) == elements(given) == 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)

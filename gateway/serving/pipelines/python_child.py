@@ -24,7 +24,7 @@ from gateway.common.domain.tensor import DATATYPES, Array, Datatype, decode_byte
 from gateway.serving.pipelines import triton_python
 from gateway.serving.runtimes.sandbox import SandboxLimits, enter
 
-MESSAGE_BYTES = 65_536
+MESSAGE_BYTES, START_BYTES = 65_536, 2**20
 WORDS_CHARS = 1_000
 """Most characters of an error of the code."""
 NUMBER = struct.Struct("<Q")
@@ -40,17 +40,17 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     given, own = int(sys.argv[1]), int(sys.argv[2])
-    start = json.loads(control.recv(MESSAGE_BYTES))
+    start = json.loads(control.recv(START_BYTES))
     source, folder = os.pread(given, start["source_bytes"], 0), start["folder"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        missing = enter(SandboxLimits(start["memory_bytes"], (folder,)))
+        enter(SandboxLimits(start["memory_bytes"], (folder,)))
         os.chdir(folder)
         run = load(source, start)
     except BaseException as error:  # noqa: BLE001  the gateway is told whatever it is
         _say(control, {"problem": words_of(error, start["file"])})
         os._exit(1)
-    _say(control, {"ready": missing})
+    _say(control, {"ready": True})
     inputs, outputs, is_batched = start["inputs"], start["outputs"], start["batch"]
     shapes, entries, last, said = (
         b"",

@@ -46,8 +46,9 @@ KEPT_BYTES = 8 * 2**20
 TAIL_BYTES = 2_048
 
 
-Answered = tuple[bytes, "int | None", Callable[[], Any], int]
-NOTHING: Answered = (b"", None, list, 0)
+Answered = tuple[bytes | None, int | None, Callable[[], Any], int]
+NOTHING: Answered = (None, None, list, 0)
+"""Stands for no answer: it equals no message, not even an empty one."""
 
 
 class PythonProcess:

@@ -136,7 +136,7 @@ class PythonWorker:
         code: tuple[Path, bytes],
         context: EngineContext,
     ) -> None:
-        self.step, self.manifest, self.lacks, self.rows = step, manifest, tuple[str, ...](), 0
+        self.step, self.manifest, self.rows = step, manifest, 0
         self._pipeline, self._context = pipeline, context
         self._folder, self._source = code
         self._loop, self._waiting = asyncio.get_running_loop(), CallerTurns[PythonRun]()
@@ -195,7 +195,7 @@ class PythonWorker:
             await self._begun
         finally:
             self._begun = None
-        for words in self.lacks:
+        for words in lacking():
             log.warning("pipeline %s, step %s: its Python code has %s", self._pipeline.name, self.step.name, words)
 
     def adopt(self, manifest: ModelManifest) -> None:
@@ -220,13 +220,19 @@ class PythonWorker:
 
     def _start(self) -> None:
         self._again = None
+        process: PythonProcess | None = None
         try:
-            self._process = process = PythonProcess(self.step)
+            process = PythonProcess(self.step)
             os.pwrite(process.given, self._source, 0)
             process.control.send(json.dumps(self._document()).encode())
         except OSError as error:
+            if process is not None:
+                process.popen.kill()
+                process.popen.wait()
+                process.control.close()
             self._ended(f"could not be started: {error.strerror or error}", is_transient=True)
             return
+        self._process = process
         self._loop.add_reader(process.control, self._heard, process)
         self._loop.add_reader(process.prints, self._printed, process)
         self._loop.add_reader(process.ended, self._reap, process)
@@ -409,7 +415,10 @@ class PythonWorker:
         if "problem" in said:
             self._kill(process, f"failed at its start: {str(said['problem'])[:1_500]}")
             return
-        self.lacks, process.up, process.base_ns, self.rows = tuple(map(str, said["ready"])), True, process.cpu_ns, 0
+        if said != {"ready": True}:
+            raise ValueError("it is not ready")
+        process.up, process.base_ns, self.rows = True, process.cpu_ns, 0
+        process.grant_cpu(self._context.settings.run_limit_s * CORES)
         if self._timer is not None:
             self._timer.cancel()
         if self._begun is not None and not self._begun.done():

@@ -96,6 +96,10 @@ class PythonRequest:
         """Return no parameters."""
         return "{}"
 
+    def timeout(self) -> int:
+        """Return 0: the gateway ends what takes too long."""
+        return 0
+
     def is_cancelled(self) -> bool:
         """Return False."""
         return False
@@ -148,7 +152,7 @@ class PythonModel:
             "model_version": start["version"],
             "model_repository": start["folder"],
             "model_instance_kind": "CPU",
-            "model_instance_name": f"{start['name']}_0",
+            "model_instance_name": f"{start['name']}_0_0",
             "model_instance_device_id": "0",
         }
         if hasattr(self.instance, "initialize"):

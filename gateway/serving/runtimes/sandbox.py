@@ -147,6 +147,7 @@ def _conditions(pid: int) -> list[Condition]:
         ((302, 261), 4, every, 0, False),  # prlimit64 with a new limit, at an address in two words
         ((302, 261), 5, every, 0, False),
         ((157, 167), 0, every, PR_SET_PDEATHSIG, True),  # it ends with the gateway
+        ((13, 134), 0, every, signal.SIGXCPU, True),  # rt_sigaction: and at its limit of CPU time
         ((53, 199), 2, 0xF, 2, True),  # socketpair of datagrams, which can be sent to any address
         ((9, 222), 6, _SHARED, _SHARED, True),  # mmap: shared memory without a file is not counted by RLIMIT_DATA
         ((2, -1), 2, _WRITES, 0, False),  # open, openat: for reading only

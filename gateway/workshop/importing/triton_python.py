@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from keyword import iskeyword
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, UnofferedError
+from gateway.common.domain.manifest import ROWS
 from gateway.common.domain.manifest_toml import NAME_PATTERN
-from gateway.common.domain.pipeline import RESERVED, TENSOR_PATTERN
+from gateway.common.domain.pipeline import CODE_PATTERN
+from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.triton_config import ConfigTensor, TritonConfig
-from gateway.workshop.importing.graphs import row_kind
+from gateway.workshop.importing.graphs import plain_names, row_kind
 from gateway.workshop.importing.imported import ImportedPipeline, ImportFinding, SkippedModel, left_out, taken, to_add
 from gateway.workshop.importing.source import Documents, joined
 from gateway.workshop.importing.versions import numbered_versions, refused_versions
@@ -66,17 +69,24 @@ def _pipeline(documents: Documents, release: tuple[str, str], folder: str, confi
     findings += [left_out(*remark.split(" is not applied: ")) for remark in config.remarks]
     if is_batched:
         findings.append(left_out("max_batch_size", "a pipeline takes as many rows as [limits] max_batch_rows allows"))
-    inputs, outputs = (_kinds(each, config.file) for each in (config.inputs, config.outputs))
+    inputs, outputs = (_kinds(each, config.file, findings) for each in (config.inputs, config.outputs))
+    given, made = plain_names(inputs, "input", findings), plain_names(outputs, "output", findings)
     if not inputs or not outputs:
         raise UnofferedError("names no inputs, or no outputs; describe them there", file=config.file)
     findings += [] if is_batched else _rows(config.inputs)
     step: dict[str, Any] = {"name": STEP, "python": FILE, "class": CLASS}
     step |= {"files": others} if others else {}
-    step |= {"inputs": {key: key for key in inputs}, "outputs": outputs}
+    step |= {"inputs": given, "outputs": outputs}
     step |= {} if is_batched else {"batch": False}
     step |= {"parameters": dict(config.parameters)} if config.parameters else {}
-    answers = "[output]\n" + "".join(toml_lines({key: f"{STEP}.{key}" for key in outputs}))
-    body = "\n".join((toml_table("[input]", inputs), toml_table("[[step]]", step), answers))
+    answers = "[output]\n" + "".join(toml_lines({made[key]: f"{STEP}.{key}" for key in outputs}))
+    body = "\n".join(
+        (
+            toml_table("[input]", {given[key]: kind for key, kind in inputs.items()}),
+            toml_table("[[step]]", step),
+            answers,
+        )
+    )
     files = tuple(joined(folder, file) for file in (FILE, *others))
     return ImportedPipeline(*release, body, (), tuple(findings), files=files)
 
@@ -94,17 +104,20 @@ def check_code(text: str, file: str) -> None:
             raise UnofferedError(f"uses {node.attr}: {why}", file=file, line=node.lineno)
 
 
-def _kinds(tensors: Sequence[ConfigTensor], file: str) -> dict[str, str]:
+def _kinds(tensors: Sequence[ConfigTensor], file: str, findings: list[ImportFinding]) -> dict[str, str]:
     """Return what a pipeline declares of tensors. Raises UnofferedError."""
     found = dict[str, str]()
     for each in tensors:
-        if not TENSOR_PATTERN.fullmatch(each.name) or each.name in RESERVED:
-            words = "needs a name of at most 32 letters, digits or '_', and no word of expressions"
-            raise UnofferedError(f"tensor {each.name!r:.80} {words}", file=file)
+        if not CODE_PATTERN.fullmatch(each.name) or iskeyword(each.name):
+            raise UnofferedError(f"tensor {each.name!r:.80} needs a name of letters, digits or '_'", file=file)
         if each.optional or each.reshape is not None:
             problem = f"tensor {each.name} is {'optional' if each.optional else 'reshaped'}; write what the code gets"
             raise UnofferedError(problem, file=file)
-        found[each.name] = row_kind(each.datatype, each.dims, f"tensor {each.name}", file)
+        dims = each.dims
+        if each.datatype is Datatype.BYTES and dims == (ROWS,):  # mostly meant so
+            dims = (1,)
+            findings.append(to_add(f"tensor {each.name}", "is one text for a row; several are not offered"))
+        found[each.name] = row_kind(each.datatype, dims, f"tensor {each.name}", file)
     return found
 
 

@@ -254,6 +254,8 @@ BY_ARGUMENTS = [  # name, numbers, arguments, verdict
     ("mmap of shared memory", (9, 222), (0, 4096, 3, 0x21), EPERM),
     ("prctl of a name", (157, 167), (15,), sandbox.ALLOW),
     ("prctl of the end with the parent", (157, 167), (1, 0), EPERM),
+    ("rt_sigaction of SIGTERM", (13, 134), (15,), sandbox.ALLOW),
+    ("rt_sigaction of SIGXCPU", (13, 134), (24,), EPERM),
     ("socketpair of a stream", (53, 199), (1, 1 | 0o2000000), sandbox.ALLOW),
     ("socketpair of datagrams", (53, 199), (1, 2 | 0o2000000), EPERM),
     ("fcntl F_GETFD", (72, 25), (3, 1), sandbox.ALLOW),

@@ -70,7 +70,7 @@ def test_without_rows_the_code_gets_them_one_by_one(tmp_path):
         (CONFIG + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "x" } }', CODE, "EXECUTION_ENV_PATH"),
         (CONFIG.replace("dims: [ 1 ]", "dims: [ 1 ] optional: true"), CODE, "word is optional"),
         (CONFIG.replace("dims: [ 1 ]", "dims: [ 3 ]"), CODE, "several texts for a row"),
-        (CONFIG.replace('"X"', '"a b"'), CODE, "needs a name of at most 32 letters"),
+        (CONFIG.replace('"X"', '"a b"'), CODE, "needs a name of letters"),
         ('name: "fuse" backend: "python"', CODE, "names no inputs, or no outputs"),
         (CONFIG + "sequence_batching { }", CODE, "sequence_batching: is not offered"),
     ],
