@@ -107,11 +107,15 @@ class PythonProcess:
             with suppress(OSError):  # it has ended
                 resource.prlimit(self.popen.pid, resource.RLIMIT_CPU, (most_s, resource.RLIM_INFINITY))
 
-    def read_prints(self) -> None:
-        """Keep the end of what was printed."""
-        with suppress(OSError):
-            self.tail += os.read(self.prints, 65_536)
-            del self.tail[:-TAIL_BYTES]
+    def read_prints(self) -> bool:
+        """Keep the end of what was printed. Return False once nothing more can come."""
+        try:
+            content = os.read(self.prints, 65_536)
+        except OSError:
+            return True
+        self.tail += content
+        del self.tail[:-TAIL_BYTES]
+        return bool(content)
 
     @property
     def words(self) -> str:

@@ -12,10 +12,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.events import RunFailed
@@ -23,9 +24,10 @@ from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline, PythonStep
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
-from gateway.serving.domain.ports import Pending, Sink
+from gateway.serving.domain.ports import Sink
 from gateway.serving.engine.caller_turns import CallerTurns
 from gateway.serving.engine.context import EngineContext
+from gateway.serving.engine.target import RequestTarget
 from gateway.serving.pipelines.python_child import MESSAGE_BYTES, NUMBER, Entry
 from gateway.serving.pipelines.python_process import (
     ARRAYS_BYTES,
@@ -82,26 +84,6 @@ def python_words(pipeline: Pipeline) -> str:
     return f"runs Python code of its release ({files}), {'in a sandbox' if not missing else '; '.join(missing)}"
 
 
-class StepTarget(Protocol):
-    """What the rows of a step are given to: a model's target, or the process of Python code."""
-
-    @property
-    def manifest(self) -> ModelManifest:
-        """Return the inputs and outputs."""
-
-    @property
-    def ready(self) -> bool:
-        """Return False if requests fail now."""
-
-    def rows_together(self, row_bytes: int) -> int:
-        """Return how many rows of that size a request should have that is one of several made of one."""
-
-    def submit(
-        self, request: InferRequest, sink: Sink, token: Any, account: None = None, frames: Sequence[Frame] = ()
-    ) -> Pending:
-        """Implement `Submission.submit`. Raises RequestError."""
-
-
 @dataclass(slots=True, eq=False)
 class PythonRun:
     """Request for a run. `left`: its answer is not awaited any more."""
@@ -125,7 +107,7 @@ class PythonRun:
 
 
 class PythonWorker:
-    """The process of one step, started again when it ends. Implements StepTarget. Create it on the event loop."""
+    """The process of one step, started again when it ends: a target of the step's rows. Create it on the event loop."""
 
     def __init__(
         self,
@@ -177,7 +159,7 @@ class PythonWorker:
     def submit(
         self, request: InferRequest, sink: Sink, token: Any, _account: None = None, _frames: Sequence[Frame] = ()
     ) -> PythonRun:
-        """Implement `StepTarget.submit`."""
+        """Implement `Submission.submit`, for the rows of the step. Raises RequestError."""
         if not self.ready:
             raise self.away()
         first = next(iter(request.inputs.values())).array
@@ -265,7 +247,8 @@ class PythonWorker:
     def _printed(self, process: PythonProcess) -> None:
         """Read what was printed, then wait: what is printed without end must not take the event loop."""
         self._loop.remove_reader(process.prints)
-        process.read_prints()
+        if not process.read_prints():
+            return
 
         def again() -> None:
             if self._process is process and not process.cause:
@@ -322,7 +305,8 @@ class PythonWorker:
     def _fail(self, words: str, fault: Fault) -> None:
         if (run := self._run) is not None:
             self._run = None
-            run.refuse(RequestError(fault, f"{self.step.file} {words}", in_run=True))
+            error = RequestError(fault, f"{self.step.file} {words}", in_run=fault is not Fault.OVERLOADED)
+            self._loop.call_soon(run.refuse, error)  # `submit` may be under way
 
     def _refuse_all(self, error: RequestError) -> None:
         if (run := self._run) is not None:
@@ -355,7 +339,12 @@ class PythonWorker:
         if size <= LOOP_BYTES:
             self._go_on(run, work, then)
             return
-        future = self._context.preparing.submit_for(run.request.caller, work)
+        try:
+            future = self._context.preparing.submit_for(run.request.caller, work)
+        except RuntimeError as error:
+            self._fail(f"gets no thread to copy its arrays ({error})", Fault.OVERLOADED)
+            self._loop.call_soon(self._next)
+            return
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._go_on, run, future.result, then))
 
     def _go_on(self, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
@@ -388,7 +377,8 @@ class PythonWorker:
         if process.up:
             if process.asked[0] != entries:  # most runs are of the shapes of the one before
                 process.asked = entries, json.dumps(entries).encode()
-            process.control.send(NUMBER.pack(self._number) + process.asked[1])
+            with suppress(OSError):  # it has ended: `_reap` says how
+                process.control.send(NUMBER.pack(self._number) + process.asked[1])
 
     def _heard(self, process: PythonProcess) -> None:
         """Read one message of the process."""
@@ -456,3 +446,7 @@ class PythonWorker:
             run.left = True
             run.sink.answer(run.token, InferResponse(self.manifest.name, "", run.request.id, outputs))
             run.sink.flush()
+
+
+StepTarget = RequestTarget | PythonWorker
+"""What the rows of a step are given to: a model's target, or the process of Python code."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.images_made import encoded
@@ -222,8 +222,8 @@ async def test_every_datatype_goes_and_comes(tmp_path: Path, datatype: Datatype,
 async def test_what_is_larger_than_the_arrays_is_refused(tmp_path: Path) -> None:
     rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
     with pytest.raises(RequestError) as refused:
-        await rig.engine.infer(asked({"a": np.zeros((1, 9_000_000, 2))}))
-    assert refused.value.fault in {Fault.TOO_LARGE, Fault.INVALID}
+        await rig.engine.infer(typed(np.zeros((1, 9_000_000, 2))))
+    assert refused.value.fault is Fault.TOO_LARGE
     await rig.repository.close()
 
 
@@ -261,3 +261,40 @@ async def test_a_model_with_other_types_begins_the_code_again(tmp_path: Path) ->
     assert answer["pid"] != first
     assert answer["z"].tolist() == [[12, 12, 12]]
     await rig.repository.close()
+
+
+async def test_a_process_that_closes_what_it_prints_to_costs_no_turns_of_the_loop(tmp_path: Path) -> None:
+    rig = await served(tmp_path, FRAMES, "import os\nos.close(1)\nos.close(2)\n" + SEES)
+    (worker,) = rig.target()._workers.values()
+    assert worker._process is not None
+    while worker._process.read_prints():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    with pytest.raises(KeyError):
+        asyncio.get_running_loop()._selector.get_key(worker._process.prints)  # type: ignore[attr-defined]
+    await rig.repository.close()
+
+
+async def test_without_a_thread_a_large_run_is_refused_and_the_next_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
+
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    (worker,) = rig.target()._workers.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._context.preparing, "submit_for", none)
+        with pytest.raises(RequestError, match="gets no thread") as refused:
+            await rig.engine.infer(typed(np.zeros((1, 90_000, 2))))
+    assert refused.value.fault is Fault.OVERLOADED
+    answer = arrays(await rig.engine.infer(typed(np.ones((1, 90_000, 2)))))["a"]
+    assert answer.sum() == 180_000
+    await rig.repository.close()
+
+
+def typed(a: Any) -> Any:
+    request = asked({"a": a})
+    request.inputs["a"] = Tensor(Datatype.FP64, a)
+    return request
