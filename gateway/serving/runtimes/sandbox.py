@@ -33,6 +33,8 @@ FILE_RIGHTS = (0, 13, 14, 15, 15, 16, 16)
 """Rights to files that each version of Landlock knows, as a number of bits (linux/landlock.h)."""
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 OOM_SCORE_ADJ = "500"
+ADDRESSES_BYTES = 16 * 2**30
+"""Addresses beyond the data, such as libraries and arenas of threads: their page tables take 32 MiB at most."""
 
 _REFUSED = """
 socket 41 198 connect 42 203 accept 43 202 accept4 288 242 bind 49 200 listen 50 201 fork 57 - vfork 58 -
@@ -58,7 +60,7 @@ modify_ldt 154 - personality 135 92 vhangup 153 58
 """Calls that are refused whatever their arguments are: name, number on x86-64, number on 64-bit ARM."""
 _ABSENT = ((435, 435), (437, 437))
 """clone3 and openat2, whose flags are in memory that a filter cannot read: the C library then uses clone and openat."""
-_THREAD, _WRITES, _SHARED = 0x1_0000, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0x21
+_THREAD, _WRITES, _SHARED, _GROWS = 0x1_0000, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0x21, 0x100
 Condition = tuple[tuple[int, int], int, int, int, bool]
 """Numbers of a call; word of its arguments (two each), mask, value; whether what is equal to the value is refused."""
 
@@ -99,6 +101,7 @@ def enter(limits: SandboxLimits) -> tuple[str, ...]:
     threads = _own_threads() + limits.threads
     for what, most in (
         (resource.RLIMIT_DATA, limits.memory_bytes),
+        (resource.RLIMIT_AS, limits.memory_bytes + ADDRESSES_BYTES),
         (resource.RLIMIT_NOFILE, limits.descriptors),
         (resource.RLIMIT_NPROC, threads),
         (resource.RLIMIT_CORE, 0),
@@ -149,7 +152,8 @@ def _conditions(pid: int) -> list[Condition]:
         ((157, 167), 0, every, PR_SET_PDEATHSIG, True),  # it ends with the gateway
         ((13, 134), 0, every, signal.SIGXCPU, True),  # rt_sigaction: and at its limit of CPU time
         ((53, 199), 2, 0xF, 2, True),  # socketpair of datagrams, which can be sent to any address
-        ((9, 222), 6, _SHARED, _SHARED, True),  # mmap: shared memory without a file is not counted by RLIMIT_DATA
+        ((9, 222), 6, _SHARED, _SHARED, True),  # mmap of shared memory without a file, and of what grows like a
+        ((9, 222), 6, _GROWS, _GROWS, True),  # stack: RLIMIT_DATA counts neither
         ((2, -1), 2, _WRITES, 0, False),  # open, openat: for reading only
         ((257, 56), 4, _WRITES, 0, False),
     ]

@@ -75,6 +75,10 @@ class Allocates(Base):
         while True: kept.append(bytearray(10_000_000))
 class Maps(Base):
     def do(self): mmap.mmap(-1, 2**30)
+class Grows(Base):
+    def do(self): mmap.mmap(-1, 2**30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100)
+class Reserves(Base):
+    def do(self): mmap.mmap(-1, 2**40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
 class Leaks(Base):
     kept = []
     def do(self): self.kept.append(np.ones(5_000_000))
@@ -149,6 +153,8 @@ KEPT = {  # the process answers on
     "Writes": "PermissionError",
     "Connects": "PermissionError",
     "Maps": "PermissionError",
+    "Grows": "PermissionError",
+    "Reserves": "OSError: [Errno 12]",
     "Misshapes": "output y has the shape [3, 4, 5], expected [1, -1]",
     "Mistypes": "output y is <U1, expected FP32",
     "Misnames": "lacks the output y; it has z",

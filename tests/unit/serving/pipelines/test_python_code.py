@@ -252,6 +252,8 @@ BY_ARGUMENTS = [  # name, numbers, arguments, verdict
     ("mmap of memory", (9, 222), (0, 4096, 3, 0x22), sandbox.ALLOW),
     ("mmap of a library", (9, 222), (0, 4096, 1, 0x01), sandbox.ALLOW),
     ("mmap of shared memory", (9, 222), (0, 4096, 3, 0x21), EPERM),
+    ("mmap of what grows", (9, 222), (0, 4096, 3, 0x122), EPERM),
+    ("mmap of a thread's stack", (9, 222), (0, 4096, 3, 0x20022), sandbox.ALLOW),
     ("prctl of a name", (157, 167), (15,), sandbox.ALLOW),
     ("prctl of the end with the parent", (157, 167), (1, 0), EPERM),
     ("rt_sigaction of SIGTERM", (13, 134), (15,), sandbox.ALLOW),
