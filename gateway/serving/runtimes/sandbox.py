@@ -240,4 +240,5 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
     header, nothing = struct.pack("Ii", 0x2008_0522, 0), bytes(24)
     for capability in range(64):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(nothing))
+    if libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(nothing)) and os.geteuid() == 0:
+        raise SandboxError("root cannot give up its capabilities here; run the gateway as a user of its own")
