@@ -52,8 +52,8 @@ def read_model(folder: Path, settings: FleetSettings) -> Model:
     try:
         if path.name == PIPELINE:
             pipeline = read_pipeline(content.decode(), str(path))
-            galleries = tuple(_artifact(folder, name) for name in pipeline.galleries)
-            manifest = pipeline_manifest(pipeline, galleries)
+            files = tuple(_artifact(folder, name) for name in pipeline.files)
+            manifest = pipeline_manifest(pipeline, files)
         else:
             manifest = read_manifest(content.decode(), str(path))
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -209,7 +209,7 @@ def serving(
         selection=config.selection,
         control=control,
         publish=loader.publish,
-        open_pipeline=open_pipeline,
+        open_pipeline=partial(open_pipeline, settings=config.pipelines),
     )
     return engine, repository
 

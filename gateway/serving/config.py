@@ -45,6 +45,7 @@ from gateway.serving.frontends.mqtt.settings.broker import MqttSettings, blamed_
 from gateway.serving.frontends.rest_v2.settings import RestSettings
 from gateway.serving.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
 from gateway.serving.hardware.settings import HardwareSettings
+from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.runtimes.settings import TrialSettings
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
@@ -163,6 +164,7 @@ class Config:
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: EngineSettings = field(default_factory=EngineSettings)
     trial: TrialSettings = field(default_factory=TrialSettings)
+    pipelines: PipelineSettings = field(default_factory=PipelineSettings)
     hardware: HardwareSettings = field(default_factory=HardwareSettings)
     library: LibrarySettings = field(default_factory=LibrarySettings)
     state: StateSettings = field(default_factory=StateSettings)

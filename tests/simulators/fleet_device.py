@@ -78,6 +78,7 @@ class FleetDevice:
         self.socket, self.config_file = folder / "control.sock", folder / "edge-agent.toml"
         (folder / "by-hand").mkdir()
         config = f'{QUIET}{TRIALS}[fleet]\nstore = "{self.store}"\n[control]\nlisten = "unix:{self.socket}"\n'
+        config += "[pipelines]\npython = true\n"
         self.daemon = Daemon(folder / "gateway", models=folder / "by-hand", state=state, config=config)
         self.control = DaemonClient(ControlClientSettings(str(self.socket)))
         self.newest = 0

@@ -88,6 +88,8 @@ def test_hardening_spares_what_the_runtimes_need() -> None:
     assert "removeipc" not in service  # at a stop it removes segments of the unit's group, which are callers'
     assert service["devicepolicy"] == "closed"
     assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(service["restrictaddressfamilies"].split())
+    calls = set(re.findall(r"^SystemCallFilter=(.*)$", SOURCE.read_text(), re.MULTILINE))  # of sandboxes of Python code
+    assert "landlock_create_ruleset landlock_add_rule landlock_restrict_self" in calls
 
 
 def test_the_agent_has_no_devices_and_three_kinds_of_sockets() -> None:

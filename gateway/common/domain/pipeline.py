@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from keyword import kwlist
 from typing import Any
 
@@ -42,15 +42,19 @@ DEADLINE_LIMIT_S = 3_600.0
 LOST_LIMIT = 10_000
 """Most frames that an object may be lost."""
 ZONE_POINTS_LIMIT = 64
+PYTHON_MIB = 512
+"""Data of a Python step's process unless it declares another bound; Python and numpy take about 60."""
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TENSOR_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 """Names of inputs and outputs, which clients of other servers may know in capitals."""
+CODE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+"""Names of inputs and outputs of Python code, which may be that of other servers."""
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 STATE = "state"
 """Parameter of the manifest of a pipeline that has steps with state."""
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
-KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count", "window")
+KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count", "window", "python")
 """Keys that name the kind of a step."""
 RESERVED = frozenset({"true", "false", "result", "task", *kwlist})
 
@@ -82,6 +86,23 @@ class ModelStep:
     otherwise: str = ""
     deadline_s: float = 0.0
     fallback: Mapping[str, float | str | bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep(ModelStep):
+    """Run of a class in a `file` of the release, in a process of its own, which has the outputs that are declared.
+
+    `model` names no model but this step. `files`: others that its code reads. `parameters` are for the class. `batch`
+    False: it runs for one row at a time, without the dimension of rows.
+    """
+
+    file: str
+    entry: str
+    outputs: tuple[PipelineInput, ...]
+    files: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    memory_mib: int = PYTHON_MIB
+    batch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +225,32 @@ class Pipeline:
 
     @property
     def galleries(self) -> tuple[str, ...]:
-        """Return the files that it reads, each once."""
+        """Return the galleries that it reads, each once."""
         return tuple(dict.fromkeys(step.gallery for step in self.steps if isinstance(step, MatchStep)))
+
+    @property
+    def python(self) -> tuple[PythonStep, ...]:
+        """Return the steps that run code of the release."""
+        return tuple(step for step in self.steps if isinstance(step, PythonStep))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the files of its release besides itself, each once: galleries, code, and what that reads."""
+        code = [file for step in self.python for file in (step.file, *step.files)]
+        return tuple(dict.fromkeys((*self.galleries, *code)))
 
     @property
     def models(self) -> tuple[tuple[str, str], ...]:
         """Return name and version ("": any) of each model that it runs, once."""
-        named = ((step.model, step.version) for step in self.steps if isinstance(step, ModelStep))
+        models = (step for step in self.steps if isinstance(step, ModelStep) and not isinstance(step, PythonStep))
+        named = ((step.model, step.version) for step in models)
         return tuple(dict.fromkeys(named))
 
 
 def pipeline_manifest(pipeline: Pipeline, artifacts: tuple[Artifact, ...]) -> ModelManifest:
     """Return what stands for a pipeline among releases: its inputs, the names of its outputs, and one variant.
 
-    The variant's `artifacts` are the galleries. Types of outputs are those of the models, which are not known here.
+    The variant's `artifacts` are its files. Types of outputs are those of the models, which are not known here.
     """
     inputs = tuple(TensorSpec(each.name, each.datatype, (ROWS, *each.shape)) for each in pipeline.inputs)
     names = [
@@ -266,24 +299,27 @@ def _inputs(top: Table) -> tuple[PipelineInput, ...]:
         if table is None:
             break
         _check_name(table, name)
-        kind = table.text(name)
-        if kind in {IMAGE, TEXT}:
-            found.append(PipelineInput(name, kind))
-            continue
-        form = _TENSOR.fullmatch(kind)
-        if form is None or form[1] not in DATATYPES or form[1] == "BYTES":
-            table.refuse(
-                name, f'must be "image", "text", or a datatype with the shape of a row, "FP32[16]", not {kind!r:.80}'
-            )
-        sizes = [int(size) for size in form[2].replace(" ", "").split(",") if re.fullmatch(r"-?\d{1,10}", size)]
-        if form[2].strip() and len(sizes) != form[2].count(",") + 1:
-            table.refuse(name, f"has no shape in {kind!r:.80}; write sizes with commas between them")
-        if any(not (size == -1 or 0 < size <= DIMENSION_LIMIT) for size in sizes):
-            table.refuse(name, f"sizes must be positive, or -1 for any size, not {sizes}")
-        found.append(PipelineInput(name, "tensor", DATATYPES[form[1]], tuple(sizes)))
+        found.append(_kind(table, name, IMAGE, TEXT))
     if not 0 < len(found) <= NAMES_LIMIT:
         top.refuse("input", f"must name 1 to {NAMES_LIMIT} inputs, not {len(found)}")
     return tuple(found)
+
+
+def _kind(table: Table, name: str, *kinds: str) -> PipelineInput:
+    """Read the kind of an input, or of an output of Python code: one of `kinds`, or a tensor."""
+    kind = table.text(name)
+    if kind in kinds:
+        return PipelineInput(name, kind)
+    form = _TENSOR.fullmatch(kind)
+    if form is None or form[1] not in DATATYPES or form[1] == "BYTES":
+        words = ", ".join(f'"{each}"' for each in kinds)
+        table.refuse(name, f'must be {words}, or a datatype with the shape of a row, "FP32[16]", not {kind!r:.80}')
+    sizes = [int(size) for size in form[2].replace(" ", "").split(",") if re.fullmatch(r"-?\d{1,10}", size)]
+    if form[2].strip() and len(sizes) != form[2].count(",") + 1:
+        table.refuse(name, f"has no shape in {kind!r:.80}; write sizes with commas between them")
+    if any(not (size == -1 or 0 < size <= DIMENSION_LIMIT) for size in sizes):
+        table.refuse(name, f"sizes must be positive, or -1 for any size, not {sizes}")
+    return PipelineInput(name, "tensor", DATATYPES[form[1]], tuple(sizes))
 
 
 def _outputs(top: Table) -> dict[str, Output]:
@@ -317,6 +353,44 @@ def _step(table: Table, known: set[str]) -> Step:
 
 def _model_step(table: Table, name: str, known: set[str]) -> ModelStep:
     model, _, version = table.text("model").partition("@")
+    of_version = _model_name(table, "model", version) if version else ""
+    return ModelStep(model=_model_name(table, "model", model), version=of_version, **_run_keys(table, name, known))
+
+
+def _python_step(table: Table, name: str, known: set[str]) -> PythonStep:
+    file, entry, files = table.text("python"), table.text("class", "Step"), table.texts("files", ())
+    if not file.endswith(".py"):
+        table.refuse("python", f"must name a .py file of this folder, not {file!r:.80}")
+    for key, each in (("python", file), *(("files", each) for each in files)):
+        if not NAME_PATTERN.fullmatch(each) or each == PIPELINE:
+            table.refuse(key, f"must name files of this folder, not {each!r:.80}")
+    if not entry.isidentifier():
+        table.refuse("class", f"must be the name of a class in {file}, not {entry!r:.80}")
+    inner = table.table("outputs", required=True)
+    outputs = tuple(_kind(inner, each, TEXT) for each in inner.remaining()) if inner else ()
+    keys = _run_keys(table, name, known)
+    for key, names in (("outputs", [each.name for each in outputs]), ("inputs", keys["inputs"])):
+        if not 0 < len(names) <= NAMES_LIMIT or not all(each == "" or CODE_PATTERN.fullmatch(each) for each in names):
+            table.refuse(key, f"must have 1 to {NAMES_LIMIT} names of letters, digits or '_'")
+    parameters = _values(table, "parameters")
+    if not all(isinstance(value, str) for value in parameters.values()):
+        table.refuse("parameters", "must be texts")
+    return PythonStep(
+        model=f"python:{name}",
+        version="",
+        file=file,
+        entry=entry,
+        outputs=outputs,
+        files=files,
+        parameters={key: str(value) for key, value in parameters.items()},
+        memory_mib=table.integer("memory_mib", PYTHON_MIB, low=64, high=65_536),
+        batch=table.flag("batch", default=True),
+        **keys,
+    )
+
+
+def _run_keys(table: Table, name: str, known: set[str]) -> dict[str, Any]:
+    """Read what steps with a model and with Python code have in common."""
     inputs = _expressions(table, "inputs") if "inputs" in table else {"": _expression(table, "of")}
     otherwise = table.text("else", "")
     if otherwise and otherwise not in known:
@@ -324,16 +398,14 @@ def _model_step(table: Table, name: str, known: set[str]) -> ModelStep:
     when = _expression(table, "when") if "when" in table else None
     if otherwise and when is None:
         table.refuse("else", "is for rows that 'when' skips; add 'when' or remove it")
-    return ModelStep(
-        name=name,
-        model=_model_name(table, "model", model),
-        version=_model_name(table, "model", version) if version else "",
-        inputs=inputs,
-        when=when,
-        otherwise=otherwise,
-        deadline_s=table.number("deadline_s", 0.0, low=0.0, high=DEADLINE_LIMIT_S),
-        fallback=_values(table, "fallback") if "fallback" in table else None,
-    )
+    return {
+        "name": name,
+        "inputs": inputs,
+        "when": when,
+        "otherwise": otherwise,
+        "deadline_s": table.number("deadline_s", 0.0, low=0.0, high=DEADLINE_LIMIT_S),
+        "fallback": _values(table, "fallback") if "fallback" in table else None,
+    }
 
 
 def _rule_step(table: Table, name: str, _known: set[str]) -> RuleStep:
@@ -437,6 +509,7 @@ _READERS: Mapping[str, Any] = {
     "track": _track_step,
     "count": _count_step,
     "window": _window_step,
+    "python": _python_step,
 }
 
 

@@ -35,8 +35,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Keys by table that signed settings may always set: routes, limits, quotas, objectives. "*": all keys of the table."""
 
-NEVER = frozenset({"fleet", "control", "state"})
-"""Tables that no signed settings may set: root of trust, the agent's own access, the daemon's memory of both."""
+NEVER = frozenset({"fleet", "control", "state", "pipelines"})
+"""Tables that no signed settings may set: root of trust, the agent's own access, the daemon's memory of both, code."""
 
 
 @dataclass(frozen=True, slots=True)

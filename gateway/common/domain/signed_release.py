@@ -148,7 +148,7 @@ def declared(release: SignedRelease, text: str, where: str) -> ModelManifest:
     if release.manifest.path != PIPELINE:
         return read_manifest(text, where)
     pipeline, signed = read_pipeline(text, where), {artifact.path: artifact for artifact in _artifacts(release)}
-    return pipeline_manifest(pipeline, tuple(signed.get(path, Artifact(path, "", 0)) for path in pipeline.galleries))
+    return pipeline_manifest(pipeline, tuple(signed.get(path, Artifact(path, "", 0)) for path in pipeline.files))
 
 
 def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:

@@ -30,6 +30,8 @@ ROWS_LIMIT = 1_000_000
 """Largest max_batch_size: the rows of one request."""
 DIMENSION_LIMIT = 2**31 - 1
 VERSION_LIMIT = 2**63 - 1
+PYTHON = "python"
+"""Backend of models that are Python code."""
 
 _DATATYPES: Mapping[str, Datatype] = {
     f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.label}": datatype for datatype in Datatype
@@ -168,6 +170,15 @@ def read_ensemble(text: str, file: str, model: str) -> tuple[TritonConfig, tuple
     return _config(top, file, model), steps
 
 
+def read_python(text: str, file: str, model: str) -> TritonConfig | None:
+    """Read the configuration of a model of Triton's Python backend; None for another one. Raises as `read_config`."""
+    top = read_text_format(text, file)
+    if top.text("backend") != PYTHON:
+        return None
+    top.refuse_any(_REFUSED)
+    return _config(top, file, model)
+
+
 def _ensemble_step(block: Block) -> EnsembleStep:
     if block.text("model_namespace"):
         block.not_offered("model_namespace", "is not offered here: a name is that of one model")
@@ -286,6 +297,8 @@ def _runtime(top: Block) -> str:
     found = ""
     for key in ("platform", "backend"):
         value = top.text(key)
+        if value == PYTHON:
+            top.not_offered(key, "'python' is not offered here; make a pipeline of it: edge-gateway models import")
         if value and value not in BY_BACKEND:
             offered = ", ".join(name for name in BY_BACKEND if name not in BY_BACKEND.values())
             top.not_offered(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")

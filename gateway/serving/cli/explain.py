@@ -24,6 +24,7 @@ from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.settings import SelectionSettings
 from gateway.serving.frontends.documents import pipeline_steps
 from gateway.serving.model_sources import releases_here
+from gateway.serving.pipelines.python_steps import python_words
 
 _ORIENTATIONS = {
     "upright": 'images are turned upright by their EXIF orientation; orientation = "stored" leaves them as stored',
@@ -82,13 +83,14 @@ async def _explain_pipeline(
             return described(manifest, choose(candidates, config.selection.objective))
 
         try:
-            await check_pipeline(release, releases, manifest_of)
+            await check_pipeline(release, releases, manifest_of, config.pipelines)
         except (VariantError, ConfigurationError, RequestError) as error:
             problem = str(error)
     document = pipeline_steps(release.pipeline, {}) if release.pipeline else {}
+    document |= {"python": python_words(release.pipeline)} if release.pipeline and release.pipeline.python else {}
     if any(one.version == release.version and one.state == "READY" for one in running.of(release.name)):
         served = await asyncio.to_thread(running_steps, arguments, release.name, release.version)
-        document = document if served is None else served
+        document |= served or {}
     return show_pipeline(document, problem, running, arguments, signed=release.signed)
 
 

@@ -126,7 +126,8 @@ def _named(pipeline: Pipeline) -> list[str]:
 
 def _variants(release: Release) -> str:
     if release.pipeline:
-        return f"pipeline of {len(release.pipeline.steps)} steps: {', '.join(_named(release.pipeline))}"
+        code = [f"Python code of {step.file}" for step in release.pipeline.python]
+        return f"pipeline of {len(release.pipeline.steps)} steps: {', '.join((*_named(release.pipeline), *code))}"
     if release.manifest:
         return ", ".join(variant.name for variant in release.manifest.variants)
     return f"{release.bare.artifacts[0].path} (no manifest)" if release.bare else ""

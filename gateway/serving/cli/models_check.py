@@ -73,7 +73,7 @@ async def _check_pipeline(
 
     known = await releases_near(config, release, [one for one, _, _ in checked])
     try:
-        await check_pipeline(release, known, manifest_of)
+        await check_pipeline(release, known, manifest_of, config.pipelines)
         if release.pipeline is None or release.pipeline.golden is None:
             return "", []
         async with served_here(config, loader, release, known) as (_, placement):

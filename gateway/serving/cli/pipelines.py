@@ -28,6 +28,8 @@ from gateway.serving.engine.engine import Engine
 from gateway.serving.engine.loader import Loader
 from gateway.serving.model_sources import releases_here
 from gateway.serving.pipelines.plan import plan
+from gateway.serving.pipelines.python_steps import refuse_python
+from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import read_gallery
 from gateway.serving.store.library import scan
 from gateway.serving.tasks.interpreter import interpreter_of
@@ -38,7 +40,9 @@ ManifestOf = Callable[[Release], Awaitable[ModelManifest]]
 """Function that returns a model's manifest as callers see it. Raises VariantError and RequestError."""
 
 
-async def check_pipeline(release: Release, releases: Sequence[Release], manifest_of: ManifestOf) -> ModelManifest:
+async def check_pipeline(
+    release: Release, releases: Sequence[Release], manifest_of: ManifestOf, settings: PipelineSettings
+) -> ModelManifest:
     """Return what callers see of a pipeline whose models are among `releases`.
 
     Raises VariantError, RequestError and ConfigurationError if it would be refused.
@@ -48,6 +52,7 @@ async def check_pipeline(release: Release, releases: Sequence[Release], manifest
     async def checked(release: Release, pipeline: Pipeline, above: tuple[str, ...]) -> ModelManifest:
         if release.name in above:
             raise ConfigurationError("runs itself, by a pipeline that it runs", file=pipeline.file)
+        refuse_python(pipeline, settings)
         for name, version in pipeline.models:
             if (name, version) not in known:
                 found = _found(releases, name, version)
@@ -164,6 +169,7 @@ def show_pipeline(
         words = "time of a run with the queue of its model, p50 of the last runs; share: of the time of all steps"
         print_lines(["", words, "CPU: estimated; rows of a run, times that of one row alone in its model's trial", ""])
     print_lines(f"output {each['name']}: {each['does']}" for each in document["outputs"])
+    print_lines([document["python"]] if "python" in document else [])
     if problem is not None:
         print_lines([f"refused: {problem}" if problem else "its models on disk fit each other"])
     print_lines(sentences(running, model))

@@ -22,6 +22,7 @@ from gateway.common.domain.pipeline import (
     ModelStep,
     Pipeline,
     PipelineInput,
+    PythonStep,
     RuleStep,
     SelectStep,
     Step,
@@ -175,9 +176,12 @@ def _form(each: PipelineInput) -> str:
 def _step(step: Step, pipeline: Pipeline) -> Document:
     """Return a step without counters. Keys of a step that are not set are left out."""
     if isinstance(step, ModelStep):
+        does, named, kind = _words(step.inputs), [step.otherwise] if step.otherwise else [], "model"
         model = f"{step.model}@{step.version}" if step.version else step.model
-        named = [step.otherwise] if step.otherwise else []
-        line = _line(step.name, "model", pipeline, _words(step.inputs), *step.inputs.values(), step.when, named=named)
+        if isinstance(step, PythonStep):
+            made = ", ".join(each.name for each in step.outputs)
+            does, model, kind = f"{step.entry} of {step.file}: {does} → {made}", "", "python"
+        line = _line(step.name, kind, pipeline, does, *step.inputs.values(), step.when, named=named)
         line |= {"model": model, "when": step.when.text if step.when else "", "else": step.otherwise}
         line |= {"deadline_s": step.deadline_s, "fallback": None if step.fallback is None else dict(step.fallback)}
         return {key: value for key, value in line.items() if value or key in {"reads", "does"} or value == {}}

@@ -18,18 +18,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT
+from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse, SequenceState
 from gateway.serving.domain.ports import Pending
-from gateway.serving.engine.repository import Find
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.split import Split
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.columns import RowSet, StepError, Values, spread
 from gateway.serving.pipelines.plan import Plan
+from gateway.serving.pipelines.python_steps import StepTarget
 from gateway.serving.pipelines.runs import PLACES, Column, DecodeRun, LocalRun, ModelRun
 from gateway.serving.pipelines.slices import Slices, begin_slices, whole_of
 from gateway.serving.pipelines.tensors import (
@@ -91,8 +91,10 @@ class PassageOwner(Protocol):
 
     settings: EngineSettings
     preparing: Threads
-    find: Find
     steps: list[StepStatistics]
+
+    def target_of(self, step: ModelStep) -> StepTarget:
+        """Return what the rows of a step are given to. Raises RequestError."""
 
     def linger(self, future: Future[Any]) -> None:
         """Count work on a thread that goes on although its request is over toward the limit of requests."""
@@ -382,7 +384,7 @@ class RequestPassage:
         under.columns = columns
         size = max(1, sum(row_bytes(feed, column) for feed, column in zip(run.feeds, columns, strict=True)))
         if rows > 1 and run.batched:
-            most = self._target.find(run.step.model, run.step.version).rows_together(size)
+            most = self._target.target_of(run.step).rows_together(size)
         if len(under.images):
             most = max(1, min(most, PREPARED_BYTES // (2 * size)))
         under.most = most
@@ -419,7 +421,7 @@ class RequestPassage:
         self, index: int, under: Under, part: int, columns: Sequence[Array], frames: Sequence[Frame]
     ) -> None:
         run, sent = under.run, self.ticket.request
-        target = self._target.find(run.step.model, run.step.version)
+        target = self._target.target_of(run.step)
         if not run.fits(target.manifest):
             words = f"model '{run.step.model}' was replaced by one of another signature"
             raise RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._target.settings.retry_after_s)

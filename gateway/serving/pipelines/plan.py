@@ -25,6 +25,7 @@ from gateway.common.domain.pipeline import (
     Output,
     Pipeline,
     PipelineInput,
+    PythonStep,
     RuleStep,
     SelectStep,
     Step,
@@ -188,7 +189,7 @@ class _Planner(Planner):
             self._match(step)
 
     def _model(self, step: ModelStep) -> None:
-        manifest = self._stateless(step)
+        manifest = self._python(step) if isinstance(step, PythonStep) else self._stateless(step)
         taken = {spec.name: spec for spec in manifest.inputs}
         required = [spec.name for spec in manifest.inputs if spec.default is None]
         inputs = dict(step.inputs)
@@ -253,7 +254,8 @@ class _Planner(Planner):
             known = ", ".join(each.name for each in manifest.inputs)
             raise self._error(step.name, f"model '{step.model}' has no input '{name}'; it has {known}")
         key = expression.text, spec.preprocess, spec.layout, spec.datatype
-        if spec.preprocess is not None and not spec.preprocess.frame and expression.text in self._inputs:
+        is_encoded = spec.preprocess is not None and not (spec.preprocess.frame or isinstance(step, PythonStep))
+        if is_encoded and expression.text in self._inputs:
             declared, _ = self._inputs[expression.text]
             if declared.kind == IMAGE:
                 return Feed(spec, self._bare[declared.name], key)
@@ -273,7 +275,8 @@ class _Planner(Planner):
             raise self._error(
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
-        if not may_fit(given, inner) and not elements(inner) == elements(given) == 1:
+        is_fitting = isinstance(step, PythonStep) or may_fit(given, inner)
+        if not is_fitting and not elements(inner) == elements(given) == 1:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)

@@ -13,7 +13,7 @@ import numpy as np
 from gateway.common.domain.document import read_document
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import ROWS, ModelManifest
+from gateway.common.domain.manifest import IMAGE_FORMATS, ROWS, ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.pipeline import (
     REQUEST_ROWS_LIMIT,
     CountStep,
@@ -21,6 +21,7 @@ from gateway.common.domain.pipeline import (
     ModelStep,
     Pipeline,
     PipelineInput,
+    PythonStep,
     SelectStep,
     TileStep,
     TrackStep,
@@ -66,6 +67,8 @@ WINDOW_BYTES = 2**24
 MOVED = ("align", "turn", "warp")
 """Functions that make pictures whose places are not those of the image."""
 NO_TRACKS = Tracks()
+PIXELS = Preprocess(IMAGE_FORMATS)
+"""Images for Python code: RGB, as large as they are."""
 Manifests = Callable[[str, str], ModelManifest]
 """Function that returns the manifest of a model's version. Raises RequestError if it does not serve."""
 Gallery = Callable[[str], tuple[Array, tuple[bytes, ...]]]
@@ -165,6 +168,19 @@ class Planner:
         if value is None or (value.type.kind, value.type.shape) != (NUMBER, shape):
             raise self._error(step.name, f"'{step.source}' has no column '{name}', as detectors have")
         return value
+
+    def _python(self, step: PythonStep) -> ModelManifest:
+        """Return what stands for the model of a step with Python code: inputs of the types of their expressions."""
+        first = (ROWS,) if step.batch else ()
+        inputs = list[TensorSpec]()
+        for name, expression in step.inputs.items():
+            of_type = self._compiled(expression).type
+            if of_type.kind == IMAGE:
+                inputs.append(TensorSpec(name or "of", Datatype.UINT8, (*first, -1, -1, 3), "NHWC", preprocess=PIXELS))
+            else:
+                inputs.append(TensorSpec(name or "of", of_type.datatype, (*first, *of_type.shape)))
+        outputs = tuple(TensorSpec(each.name, each.datatype, (*first, *each.shape)) for each in step.outputs)
+        return ModelManifest(step.model, "", tuple(inputs), outputs, (), batch=step.batch)
 
     # ---- steps with state --------------------------------------------------------------------------------------------
     def _turn_slot(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.events import ServableChanged
 from gateway.common.domain.manifest import LEVELS, Golden, ModelManifest, StreamLimits
-from gateway.common.domain.pipeline import RUNTIME, Pipeline
+from gateway.common.domain.pipeline import RUNTIME, ModelStep, Pipeline, PythonStep
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import Placement, RunTimes, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
@@ -43,7 +43,15 @@ from gateway.serving.pipelines.lists import unit_vectors
 from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.plan import Plan, plan
 from gateway.serving.pipelines.planner import Gallery
+from gateway.serving.pipelines.python_process import read_code
+from gateway.serving.pipelines.python_steps import (
+    PythonWorker,
+    StepTarget,
+    python_words,
+    refuse_python,
+)
 from gateway.serving.pipelines.runs import ModelRun
+from gateway.serving.pipelines.settings import DEFAULTS, PipelineSettings
 from gateway.serving.pipelines.slices import Slices
 from gateway.serving.pipelines.streams import StreamPassage
 from gateway.serving.tasks.frame import Frame
@@ -52,7 +60,13 @@ GALLERY_LIMIT_BYTES = 2**30
 GALLERY_ENTRIES_LIMIT = 1_000_000
 
 
-async def open_pipeline(release: Release, find: Find, context: EngineContext, old: ModelTarget | None) -> ModelTarget:
+async def open_pipeline(
+    release: Release,
+    find: Find,
+    context: EngineContext,
+    old: ModelTarget | None,
+    settings: PipelineSettings = DEFAULTS,
+) -> ModelTarget:
     """Return the target of a pipeline. It continues the counters of `old` if that has the same inputs and outputs.
 
     Raises VariantError, transient if a model that it runs does not serve now, and ConfigurationError.
@@ -60,15 +74,23 @@ async def open_pipeline(release: Release, find: Find, context: EngineContext, ol
     pipeline = release.pipeline
     if pipeline is None:
         raise VariantError("is no pipeline")
+    refuse_python(pipeline, settings)
+    codes = {step.file: await asyncio.to_thread(read_code, release.folder / step.file) for step in pipeline.python}
     galleries = {file: await asyncio.to_thread(read_gallery, release.folder / file) for file in pipeline.galleries}
     try:
         own = (release.digest, *[await asyncio.to_thread(gallery_digest, *each) for each in galleries.values()])
+        own += tuple(hashlib.sha256(code).hexdigest() for code in codes.values())
         target = PipelineTarget(pipeline, find, galleries.__getitem__, context, own=own, signed=release.signed)
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
-    if pipeline.golden is not None:
-        await _check(target, pipeline.golden, release.folder, old)
+    try:
+        await target.begin(release.folder, codes)
+        if pipeline.golden is not None:
+            await _check(target, pipeline.golden, release.folder, old)
+    except BaseException:
+        await target.end()
+        raise
     target.take_streams(old)
     is_same = old is not None and old.manifest == target.manifest
     target.count_in(old.statistics if old and is_same else ServableStatistics(pipeline.name, pipeline.version))
@@ -164,6 +186,7 @@ class PipelineTarget:
         signed: bool = False,
     ) -> None:
         self._pipeline, self.find, self._gallery, self._context, self._own = pipeline, find, gallery, context, own
+        self._workers = dict[str, PythonWorker]()
         self.settings, self.preparing, self.comparing = context.settings, context.preparing, context.comparing
         self._misfit: tuple[list[ModelManifest], str] = [], ""
         """Manifests of the models that did not fit any more, and why: a request does not plan for them again."""
@@ -194,7 +217,8 @@ class PipelineTarget:
         named = ", ".join(f"{model}@{version}" if version else model for model, version in self._pipeline.models)
         rows = self.rows_of(self.manifest)
         proof = self.proof if self.contents == self.proven else ""
-        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps, runs {named}", proof)))
+        runs, code = f", runs {named}" if named else "", python_words(self._pipeline)
+        reason = "; ".join(filter(None, (f"{len(self._pipeline.steps)} steps{runs}", code, proof)))
         level, declared = LEVELS[-1] if proof else "", self._pipeline
         return Placement(RUNTIME, RUNTIME, "", "", reason, rows, self._signed, level, pipeline=declared)
 
@@ -237,7 +261,7 @@ class PipelineTarget:
             steps = [run.step for run in self._current().models if run.step.fallback is None]
         except RequestError:
             return False
-        return all(self.find(step.model, step.version).ready for step in steps)
+        return all(self.target_of(step).ready for step in steps)
 
     @property
     def contents(self) -> tuple[str, ...]:
@@ -249,6 +273,23 @@ class PipelineTarget:
             except RequestError:
                 found.append("")
         return tuple(found)
+
+    def target_of(self, step: ModelStep) -> StepTarget:
+        """Return what the rows of a step are given to. Raises RequestError."""
+        return self._workers[step.model] if isinstance(step, PythonStep) else self.find(step.model, step.version)
+
+    async def begin(self, folder: Path, codes: Mapping[str, bytes]) -> None:
+        """Start the processes of its Python code. Raises VariantError."""
+        for run in self._plan.models:
+            if isinstance(step := run.step, PythonStep):
+                code = folder, codes[step.file]
+                worker = PythonWorker(self._pipeline, step, run.manifest, code=code, context=self._context)
+                self._workers[step.model] = worker
+                await worker.open()
+
+    async def end(self) -> None:
+        """End the processes of its Python code."""
+        await asyncio.gather(*(worker.close() for worker in self._workers.values()))
 
     def rows_of(self, manifest: ModelManifest) -> int:
         """Return the most rows that one request for a model has; 1 for a model without rows."""
@@ -272,6 +313,9 @@ class PipelineTarget:
         counted = self.statistics
         counted.queued, counted.busy, counted.weight = len(self._under_way), self.busy, weight
         for run, step in zip(self._plan.runs, self.steps, strict=True):
+            if isinstance(run, ModelRun) and isinstance(run.step, PythonStep):
+                step.row_cpu_ns = self._workers[run.step.model].row_cpu_ns
+                continue
             with suppress(RequestError):  # it does not serve now
                 if isinstance(run, ModelRun):
                     step.row_cpu_ns = round(self.find(run.step.model, run.step.version).placement.cpu_us * 1000)
@@ -428,6 +472,7 @@ class PipelineTarget:
             await wait_for(self._under_way.none.wait(), drain_s)
         for passage in self._under_way.passages():
             self.refused(passage, self._unloaded())
+        await self.end()
         self.publish_state(ServableState.END)
 
     def _end(self, ticket: Ticket) -> None:
@@ -475,10 +520,18 @@ class PipelineTarget:
         fresh = self._planned()
         if fresh.manifest != self.manifest:
             raise ConfigurationError("the inputs or outputs change; it is being loaded again")
+        for run in fresh.models:
+            if isinstance(run.step, PythonStep):
+                self._workers[run.step.model].adopt(run.manifest)
         return fresh
 
     def _fits(self, run: ModelRun) -> bool:
         try:
+            if isinstance(run.step, PythonStep):
+                worker = self._workers[run.step.model]
+                if not worker.ready:
+                    raise worker.away()
+                return True
             return run.fits(self.find(run.step.model, run.step.version).manifest)
         except RequestError as error:
             if run.step.fallback is not None:

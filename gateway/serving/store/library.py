@@ -191,7 +191,7 @@ def _paths(release: Release) -> set[str]:
         paths = [MANIFEST]
         paths += [artifact.path for variant in release.manifest.variants for artifact in variant.artifacts]
     elif release.pipeline:
-        paths = [PIPELINE, *release.pipeline.galleries]
+        paths = [PIPELINE, *release.pipeline.files]
     else:
         paths = []
     declared = release.manifest or release.pipeline

@@ -200,10 +200,10 @@ def _read_pipeline(name: str, version: str, folder: Path, settings: LibrarySetti
     text = read_text(file, settings.manifest_limit_bytes)
     pipeline = read_pipeline(text, str(file))
     _check_agreement(pipeline, name, version, file)
-    galleries = [read_artifact(folder, path) for path in pipeline.galleries]
+    files = [read_artifact(folder, path) for path in pipeline.files]
     if pipeline.golden:
         _check_file(folder / pipeline.golden.file, pipeline.golden.sha256, None, file, "golden")
-    return Release(name, version, folder, _digest(folder, galleries, text), pipeline=pipeline)
+    return Release(name, version, folder, _digest(folder, files, text), pipeline=pipeline)
 
 
 def _read_bare(

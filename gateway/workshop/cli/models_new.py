@@ -81,11 +81,11 @@ async def _pipeline(config: Config, models: Path, arguments: argparse.Namespace)
             for model in arguments.files:
                 model_name, _, model_version = model.partition("@")
                 release = await find_release(config, model_name, model_version)
-                inner = check_pipeline(release, releases, manifest_of) if release.pipeline else manifest_of(release)
-                named.append((model, await inner))
+                checked = release.pipeline and check_pipeline(release, releases, manifest_of, config.pipelines)
+                named.append((model, await (checked or manifest_of(release))))
             text = draft_pipeline(name, version, named)
             drafted = Release(name, version, folder, pipeline=read_pipeline(text, str(folder / PIPELINE)))
-            await check_pipeline(drafted, releases, manifest_of)
+            await check_pipeline(drafted, releases, manifest_of, config.pipelines)
         except VariantError as error:
             raise ConfigurationError(f"no pipeline is drafted: {error}", key="--pipeline") from error
     with staged_folder(folder) as place:

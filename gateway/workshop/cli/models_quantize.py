@@ -102,7 +102,8 @@ async def _golden(config: Config, folder: Path, data: Path, *, as_json: bool) ->
     with assembly.opened(config, surveyed, state_folder(None), warn) as loader:
         releases, objective = await releases_near(config, release), config.selection.objective
         try:  # the check tries all variants: the best ones answer
-            await check_pipeline(release, releases, partial(served_manifest, loader, objective=objective))
+            manifest_of = partial(served_manifest, loader, objective=objective)
+            await check_pipeline(release, releases, manifest_of, config.pipelines)
             async with served_here(config, loader, release, releases) as (engine, _):
                 manifest = compared(engine.describe(pipeline.name, pipeline.version))
                 in_order = keeps_state(manifest)  # its rows are frames of one stream

@@ -19,7 +19,7 @@ from gateway.serving.store.references import references
 from gateway.workshop.importing.settings import ImportSettings
 from gateway.workshop.importing.source import Documents, SourceModel
 
-NAMES = frozenset({"MLmodel", "config.pbtxt", "config.json", "preprocessor_config.json", "metadata.yaml"})
+NAMES = frozenset({"MLmodel", "config.pbtxt", "config.json", "preprocessor_config.json", "metadata.yaml", "model.py"})
 """Names of documents that readers use."""
 LABEL_SUFFIXES = frozenset({".txt", ".csv", ".labels", ".names"})
 Report = Callable[[str, int, int], None]

@@ -47,9 +47,9 @@ class StepGraph:
 def imported_pipeline(graph: StepGraph) -> ImportedPipeline:
     """Return the pipeline. Raises UnofferedError for what pipelines cannot do."""
     findings = list(graph.findings)
-    inputs = _names(graph.inputs, "input", findings)
+    inputs = plain_names(graph.inputs, "input", findings)
     nodes = _ordered(graph)
-    steps = _names([node.name for node in nodes], "step", findings, used=inputs.values())
+    steps = plain_names([node.name for node in nodes], "step", findings, used=inputs.values())
 
     def expression(place: Place) -> str:
         node, item = place
@@ -69,7 +69,7 @@ def imported_pipeline(graph: StepGraph) -> ImportedPipeline:
         values["inputs"] = {name: expression(place) for name, place in node.inputs.items()}
         parts.append(toml_table("[[step]]", values))
         findings.append(taken(f"step {steps[node.name]}", f"runs {model}"))
-    outputs = _names(graph.outputs, "output", findings)
+    outputs = plain_names(graph.outputs, "output", findings)
     parts.append("[output]\n" + "".join(toml_lines({outputs[n]: expression(p) for n, p in graph.outputs.items()})))
     models = tuple(dict.fromkeys(node.model for node in nodes))
     return ImportedPipeline(graph.name, graph.version, "\n".join(parts), models, tuple(findings))
@@ -124,7 +124,9 @@ def _ordered(graph: StepGraph) -> list[StepNode]:
     return ordered
 
 
-def _names(wanted: Iterable[str], what: str, findings: list[ImportFinding], used: Iterable[str] = ()) -> dict[str, str]:
+def plain_names(
+    wanted: Iterable[str], what: str, findings: list[ImportFinding], used: Iterable[str] = ()
+) -> dict[str, str]:
     """Return the names that a pipeline can have, each once, and note those that differ for its callers."""
     found, others = dict[str, str](), set(used)
     for name in wanted:

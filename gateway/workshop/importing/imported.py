@@ -89,7 +89,10 @@ class ImportedModel:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPipeline:
-    """Pipeline to write; `body` is its TOML after the version, `models` are the names of those that it runs."""
+    """Pipeline to write; `body` is its TOML after the version, `models` are the names of those that it runs.
+
+    `files`: what is copied next to it, by paths in the source.
+    """
 
     name: str
     version: str
@@ -97,6 +100,7 @@ class ImportedPipeline:
     models: tuple[str, ...] = ()
     findings: tuple[ImportFinding, ...] = ()
     variants: tuple[ImportedVariant, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ def write_releases(
 def _stage(model: ImportedModel | ImportedPipeline, folder: Path, place: Path, origin: str) -> None:
     """Write one release to `place`, and wait until its files are on the disk."""
     if isinstance(model, ImportedPipeline):
+        for path in model.files:
+            copy_file(folder / path, place / PurePosixPath(path).name)
         write_text(pipeline_text(model, origin), place / PIPELINE)
         return
     artifacts = {variant.name: _copy_variant(variant, folder, place) for variant in model.variants}

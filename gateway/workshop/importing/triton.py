@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from gateway.common.domain.errors import UnofferedError
 from gateway.common.domain.manifest import ModelManifest, Variant
-from gateway.common.domain.triton_config import EnsembleStep, TritonConfig, read_config, read_ensemble
+from gateway.common.domain.triton_config import EnsembleStep, TritonConfig, read_config, read_ensemble, read_python
 from gateway.common.domain.triton_manifest import described
 from gateway.workshop.importing.graphs import (
     StepGraph,
@@ -34,6 +34,7 @@ from gateway.workshop.importing.imported import (
     variant_of,
 )
 from gateway.workshop.importing.source import Documents, SourceModel, joined
+from gateway.workshop.importing.triton_python import python_models
 from gateway.workshop.importing.versions import build_versions, numbered_versions, refused_versions, sorted_out
 
 CONFIG = "config.pbtxt"
@@ -65,6 +66,10 @@ def _versions(
         ensemble = read_ensemble(documents.text(path), path, name) if path in documents.files else None
         if ensemble is not None:
             yield _pipeline(name, numbered_versions(documents, folder).served, *ensemble)
+            return
+        python = read_python(documents.text(path), path, name) if path in documents.files else None
+        if python is not None:
+            yield from python_models(documents, name, folder, python)
             return
         config = _config(documents, path, name)
     except UnofferedError as error:

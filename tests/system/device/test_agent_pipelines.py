@@ -38,12 +38,27 @@ digit = "{output}"
 
 
 def publish(
-    device: FleetDevice, version: str, *, model: str = f"{SLOT}@1", output: str = "near.label", golden: str = ""
+    device: FleetDevice,
+    version: str,
+    *,
+    model: str = f"{SLOT}@1",
+    output: str = "near.label",
+    golden: str = "",
+    code: str = "",
 ) -> str:
-    """Publish a version of the pipeline, with a gallery of digits, and a golden set of this answer. Return its path."""
+    """Publish a version of the pipeline, with a gallery of digits or code, and a golden set of this answer.
+
+    Return its path.
+    """
     folder = device.folder / "models" / "gauge" / version
     folder.mkdir(parents=True)
-    (folder / "pipeline.toml").write_text(PIPELINE.format(version=version, model=model, output=output))
+    text = PIPELINE.format(version=version, model=model, output=output)
+    if code:
+        text = text.replace('match = "digits.npz"', 'python = "near.py"').replace(
+            "least = -1.0", 'outputs.label = "text"'
+        )
+        (folder / "near.py").write_text(code)
+    (folder / "pipeline.toml").write_text(text)
     labels = np.array([f"{version}-{digit}" for digit in range(10)])
     np.savez(folder / "digits.npz", vectors=np.eye(10, dtype=np.float32), labels=labels)
     if golden:
@@ -126,6 +141,24 @@ def test_a_gallery_that_was_changed_on_the_device_does_not_serve(device: FleetDe
     assert asked(device).startswith("5-")
     listed = {(one["model"], one["version"]): one for one in device.control.status()["models"]}
     assert "is not what was signed" in listed["gauge", "6"]["reason"]
+
+
+@pytest.mark.timeout(240)
+def test_signed_code_runs_and_code_that_was_changed_does_not(device: FleetDevice) -> None:
+    for version in ("11", "12"):
+        code = f"class Step:\n  def run(self, x): return [f'{version}-{{row.argmax()}}' for row in x]\n"
+        done = sync(device, publish(device, version, code=code))
+        assert done.told["state"] == "in-step", done.out
+        assert asked(device).startswith(f"{version}-")
+    assert device.daemon.stop() == 0
+    file = next(file for file in Path(device.store).glob("releases/*/near.py") if "12-" in file.read_text())
+    changed = file.read_text().replace("12-", "13-")
+    file.unlink()
+    file.write_text(changed)
+    device.daemon.start()
+    assert asked(device).startswith("11-")
+    listed = {(one["model"], one["version"]): one for one in device.control.status()["models"]}
+    assert "near.py is missing, or is not what was signed" in listed["gauge", "12"]["reason"]
 
 
 @pytest.mark.timeout(240)

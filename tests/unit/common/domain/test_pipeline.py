@@ -147,7 +147,7 @@ def test_steps_with_state_are_read() -> None:
         (
             step('name = "b"'),
             11,
-            "must have one of model, rule, select, merge, tile, match, track, count, window; it has none",
+            "must have one of model, rule, select, merge, tile, match, track, count, window, python; it has none",
         ),
         (step('name = "b"', 'model = "m"', "rule = {}"), 11, "it has model and rule"),
         (step('name = "b"', 'model = "m"'), None, "missing"),

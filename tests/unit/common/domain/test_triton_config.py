@@ -178,7 +178,7 @@ REFUSED = [
         "platform: 'ensemble' ensemble_scheduling { step [] }",
         "ensemble_scheduling: is not offered here; make a pipeline of it",
     ),
-    ("backend: 'python'", "backend: 'python' is not offered here; use one of onnxruntime"),
+    ("backend: 'python'", "backend: 'python' is not offered here; make a pipeline of it"),
     ("platform: 'tensorrt_plan'", "platform: 'tensorrt_plan' is not offered here"),
     ("platform: 'onnxruntime_onnx' backend: 'openvino'", "contradict each other"),
     ("colour: 1", "config.pbtxt:1: colour: unknown field; correct its name or remove it"),

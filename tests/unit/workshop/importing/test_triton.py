@@ -42,7 +42,7 @@ def test_a_folder_without_configuration_is_described_by_its_file(tmp_path):
     [
         ("sequence_batching { iterative_sequence: true }", "iterative_sequence: is not offered here"),
         ("model_transaction_policy { decoupled: true }", "decoupled: is not offered here"),
-        ('backend: "python"', "'python' is not offered here; use one of onnxruntime"),
+        ('backend: "tensorrt_x"', "'tensorrt_x' is not offered here; use one of onnxruntime"),
         ('platform: "tensorrt_plan"', "'tensorrt_plan' is not offered here"),
     ],
 )

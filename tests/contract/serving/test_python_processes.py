@@ -1,0 +1,300 @@
+"""Python code of pipelines in real processes, next to models: rows, conditions, images, golden sets, replacements."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.serving.pipelines.settings import PipelineSettings
+from gateway.serving.pipelines.target import open_pipeline
+from tests.simulators.images_made import encoded
+from tests.simulators.pipelines import PipelineRig, arrays, asked, spec
+
+pytestmark = pytest.mark.asyncio
+CHAIN = """
+[input]
+x = "FP32[3]"
+[[step]]
+name = "m"
+model = "model"
+of = "x"
+[[step]]
+name = "code"
+python = "step.py"
+inputs = { y = "m.y", total = "m.y[0] + m.y[1]" }
+outputs = { z = "FP32[3]", word = "text", pid = "INT64[]" }
+%s
+[output]
+z = "code.z"
+word = "code.word"
+pid = "code.pid"
+"""
+CODE = """
+import os, time
+class Step:
+    seen = []
+    def run(self, y, total):
+        if (y > 1000).any(): os.abort()
+        if (y > 100).any(): time.sleep(float(y.max()) / 1000)
+        self.seen.append(len(y))
+        return {"z": y + total[:, None], "word": [f"é{v:g}" for v in total], "pid": [os.getpid()] * len(y)}
+"""
+ON = PipelineSettings(python=True)
+
+
+class PythonRig(PipelineRig):
+    """Rig whose pipelines may run Python code."""
+
+    def __init__(self, settings: PipelineSettings = ON, **changes: Any) -> None:
+        super().__init__(**changes)
+        self.repository._open_pipeline = partial(open_pipeline, settings=settings)
+        self.model("model", lambda of: {"y": of["x"] * 2}, (spec("x", 3),), (spec("y", 3),))
+
+
+async def served(folder: Path, text: str, code: str = CODE, **changes: Any) -> PythonRig:
+    (folder / "step.py").write_text(code)
+    rig = PythonRig(**changes)
+    rig.pipeline(text, folder=folder)
+    await rig.begin()
+    return rig
+
+
+async def test_it_answers_next_to_models(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    for rows in (1, 2, 9):
+        x = np.random.default_rng(rows).normal(size=(rows, 3)).astype(np.float32)
+        answer = await rig.ask({"x": x})
+        y = x * 2
+        total = y[:, 0].astype(np.float64) + y[:, 1]
+        np.testing.assert_allclose(answer["z"], y + total[:, None], rtol=1e-6)
+        assert answer["word"].tolist() == [f"é{value:g}".encode() for value in total]
+    assert rig.target().counted(1).steps["code"].row_cpu_ns >= 0
+    await rig.repository.close()
+
+
+async def test_it_is_off_unless_it_is_set(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "", settings=PipelineSettings())
+    assert "runs Python code (step.py), which is off here" in rig.reason()
+    assert "[pipelines] python = true" in rig.reason()
+    await rig.repository.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("class Step:\n  pass", "class Step has no method run"),
+        ("import socket\nsocket.socket()", "PermissionError"),
+        ("import os\nos._exit(7)", "ended by itself (exit 7)"),
+        ("import os\nos.abort()", "died by SIGABRT"),
+        ("open('/etc/passwd', 'a')", "PermissionError"),
+    ],
+)
+async def test_code_that_does_not_start_refuses_the_pipeline(tmp_path: Path, code: str, problem: str) -> None:
+    rig = await served(tmp_path, CHAIN % "", code)
+    assert problem in rig.reason(), rig.reason()
+    await rig.repository.close()
+
+
+async def test_rows_are_skipped_and_a_fallback_answers(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % 'when = "m.y[0] > 0"')
+    answer = await rig.ask({"x": np.array([[1, 1, 1], [-1, 1, 1], [2, 0, 0]], np.float32)})
+    assert answer["word"].tolist() == ["é4".encode(), b"", "é4".encode()]
+    await rig.repository.close()
+    rig = await served(tmp_path, CHAIN % 'fallback = { z = 7.0, word = "none", pid = 0 }')
+    answer = await rig.ask({"x": np.full((1, 3), 5000, np.float32)})  # it aborts
+    assert (answer["z"].tolist(), answer["word"].tolist()) == ([[7, 7, 7]], [b"none"])
+    assert rig.target().ready
+    await rig.repository.close()
+
+
+async def test_a_run_that_ends_its_process_is_refused_and_the_next_process_answers(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    first = (await rig.ask({"x": np.ones((1, 3))}))["pid"]
+    with pytest.raises(RequestError, match=r"step 'code': step.py died by SIGABRT") as failed:
+        await rig.ask({"x": np.full((1, 3), 5000.0)})
+    assert failed.value.fault is Fault.INTERNAL
+    assert failed.value.in_run
+    with pytest.raises(RequestError, match=r"the process of step\.py is away: died by SIGABRT") as away:
+        await rig.ask({"x": np.ones((1, 3))})
+    assert (away.value.fault, away.value.retry_after_s) == (Fault.UNAVAILABLE, 0.1)
+    assert not rig.target().ready
+    while not rig.target().ready:
+        await asyncio.sleep(0.02)
+    assert (await rig.ask({"x": np.ones((1, 3))}))["pid"] != first
+    await rig.repository.close()
+
+
+async def test_a_run_beyond_its_limit_is_ended_and_a_caller_that_leaves_ends_none(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "", run_limit_s=0.5)
+    first = (await rig.ask({"x": np.ones((1, 3))}))["pid"]
+    late = asked({"x": np.full((1, 3), 100.0)}, deadline_ns=time.monotonic_ns() + 50_000_000)  # it sleeps for 0.2 s
+    with pytest.raises(RequestError) as expired:
+        await rig.engine.infer(late)
+    assert expired.value.fault is Fault.EXPIRED
+    assert (await rig.ask({"x": np.ones((1, 3))}))["pid"] == first
+    with pytest.raises(RequestError, match=r"\[limits\] run_limit_s, 0.5 s") as ended:
+        await rig.ask({"x": np.full((1, 3), 400.0)})
+    assert ended.value.fault is Fault.EXPIRED
+    await rig.repository.close()
+
+
+async def test_callers_take_turns_at_one_process(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    slow = [rig.ask({"x": np.full((1, 3), 55.0)}, caller="many") for _ in range(8)]
+    begun = [asyncio.create_task(each) for each in slow]
+    await asyncio.sleep(0.05)
+    other = asyncio.create_task(rig.ask({"x": np.ones((1, 3))}, caller="one"))
+    await other
+    assert sum(each.done() for each in begun) <= 4
+    await asyncio.gather(*begun)
+    await rig.repository.close()
+
+
+FRAMES = """
+[input]
+image = "image"
+[[step]]
+name = "code"
+python = "step.py"
+of = "image"
+outputs = { mean = "FP32[3]", size = "INT32[2]" }
+[output]
+mean = "code.mean"
+size = "code.size"
+"""
+SEES = """
+class Step:
+    def run(self, frames):
+        assert frames.dtype == "uint8" and frames.flags.writeable
+        return {"mean": frames.mean(axis=(1, 2)), "size": [frames.shape[1:3]] * len(frames)}
+"""
+
+
+async def test_images_come_as_pixels_each_in_its_size(tmp_path: Path) -> None:
+    rig = await served(tmp_path, FRAMES, SEES)
+    red, green = np.zeros((40, 60, 3), np.uint8), np.zeros((720, 1280, 3), np.uint8)
+    red[..., 0], green[..., 1] = 200, 100
+    given = np.array([encoded(red), encoded(green)], object)
+    answer = await rig.ask({"image": given})
+    assert answer["size"].tolist() == [[40, 60], [720, 1280]]
+    np.testing.assert_allclose(answer["mean"], [[200, 0, 0], [0, 100, 0]], atol=3)
+    await rig.repository.close()
+
+
+EVERY = """
+[input]
+a = "%s[-1, 2]"
+[[step]]
+name = "code"
+python = "step.py"
+of = "a"
+outputs = { a = "%s[-1, 2]" }
+batch = %s
+[output]
+a = "code.a"
+"""
+
+
+@pytest.mark.parametrize("batch", ["true", "false"])
+@pytest.mark.parametrize("datatype", [each for each in Datatype if each is not Datatype.BYTES])
+async def test_every_datatype_goes_and_comes(tmp_path: Path, datatype: Datatype, batch: str) -> None:
+    label = datatype.label
+    rig = await served(tmp_path, EVERY % (label, label, batch), "class Step:\n  def run(self, a): return a")
+    for shape in ((1, 1, 2), (3, 5, 2), (2, 300_000, 2)):
+        a = np.random.default_rng(1).integers(0, 2, shape).astype(datatype.dtype)
+        request = asked({"a": a})
+        request.inputs["a"].datatype = datatype
+        answer = arrays(await rig.engine.infer(request))["a"]
+        np.testing.assert_array_equal(answer, a)
+        assert answer.dtype == datatype.dtype
+    await rig.repository.close()
+
+
+async def test_what_is_larger_than_the_arrays_is_refused(tmp_path: Path) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
+    with pytest.raises(RequestError) as refused:
+        await rig.engine.infer(typed(np.zeros((1, 9_000_000, 2))))
+    assert refused.value.fault is Fault.TOO_LARGE
+    await rig.repository.close()
+
+
+async def test_a_golden_set_runs_the_code(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).normal(size=(10, 3)).astype(np.float32)
+    text = CHAIN % ""
+    text = text.replace('pid = "code.pid"\n', "").replace('word = "code.word"\n', "")
+    for wrong in (0, 1):
+        z = x * 2 + (x[:, :1] + x[:, 1:2]) * 2 + wrong
+        np.savez(tmp_path / "golden.npz", **{"input.x": x, "output.z": z})  # type: ignore[arg-type]
+        digest = hashlib.sha256((tmp_path / "golden.npz").read_bytes()).hexdigest()
+        rig = await served(tmp_path, f'{text}[golden]\nfile = "golden.npz"\nsha256 = "{digest}"\n')
+        if wrong:
+            assert "golden" in rig.reason()
+        else:
+            assert rig.target().placement.level == "proven"
+        await rig.repository.close()
+
+
+async def test_a_model_with_other_types_begins_the_code_again(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    first = (await rig.ask({"x": np.ones((1, 3))}))["pid"]
+    changed = spec("y", 3, datatype=Datatype.FP64)
+    rig.model("model", lambda of: {"y": of["x"] * 4.0}, (spec("x", 3),), (changed,), digest="d2")
+    await rig.begin()
+    for _ in range(200):
+        try:
+            answer = await rig.ask({"x": np.ones((1, 3))})
+        except RequestError as error:
+            if error.fault is not Fault.UNAVAILABLE:
+                raise
+            await asyncio.sleep(0.02)
+        else:
+            break
+    assert answer["pid"] != first
+    assert answer["z"].tolist() == [[12, 12, 12]]
+    await rig.repository.close()
+
+
+async def test_a_process_that_closes_what_it_prints_to_costs_no_turns_of_the_loop(tmp_path: Path) -> None:
+    rig = await served(tmp_path, FRAMES, "import os\nos.close(1)\nos.close(2)\n" + SEES)
+    (worker,) = rig.target()._workers.values()
+    assert worker._process is not None
+    while worker._process.read_prints():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    with pytest.raises(KeyError):
+        asyncio.get_running_loop()._selector.get_key(worker._process.prints)  # type: ignore[attr-defined]
+    await rig.repository.close()
+
+
+async def test_without_a_thread_a_large_run_is_refused_and_the_next_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
+
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    (worker,) = rig.target()._workers.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._context.preparing, "submit_for", none)
+        with pytest.raises(RequestError, match="gets no thread") as refused:
+            await rig.engine.infer(typed(np.zeros((1, 90_000, 2))))
+    assert refused.value.fault is Fault.OVERLOADED
+    answer = arrays(await rig.engine.infer(typed(np.ones((1, 90_000, 2)))))["a"]
+    assert answer.sum() == 180_000
+    await rig.repository.close()
+
+
+def typed(a: Any) -> Any:
+    request = asked({"a": a})
+    request.inputs["a"] = Tensor(Datatype.FP64, a)
+    return request
