@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Array
-from gateway.workshop.camera.forms import FrameForm
-from gateway.workshop.camera.settings import CameraSettings
+from gateway.serving.frontends.cameras.forms import FrameForm
+from gateway.serving.frontends.cameras.settings import FeedSettings
 
 if TYPE_CHECKING:
     import av
@@ -31,7 +31,7 @@ class PreparedFrame:
     image: av.VideoFrame
 
 
-def prepare(frame: av.VideoFrame, form: FrameForm, settings: CameraSettings) -> PreparedFrame:
+def prepare(frame: av.VideoFrame, form: FrameForm, settings: FeedSettings) -> PreparedFrame:
     """Return a frame in the form of a model. Raises RequestError TOO_LARGE."""
     if frame.width * frame.height > settings.frame_pixels:
         raise _too_large(frame, f"has more than {settings.frame_pixels} pixels")
@@ -77,7 +77,7 @@ def _planar(frame: av.VideoFrame, form: FrameForm) -> Array:
     return samples
 
 
-def _compressed(frame: av.VideoFrame, image: str, settings: CameraSettings) -> bytes:
+def _compressed(frame: av.VideoFrame, image: str, settings: FeedSettings) -> bytes:
     content = io.BytesIO()
     options = {"quality": settings.jpeg_quality} if image == "jpeg" else {"compress_level": 1}
     frame.to_image().save(content, image, **options)

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
+from gateway.serving.frontends.cameras.forms import FrameForm
+from gateway.serving.frontends.cameras.frames import prepare
+from gateway.serving.frontends.cameras.settings import FeedSettings
 from gateway.serving.tasks.frames_yuv import split_planes, to_rgb
-from gateway.workshop.camera.forms import FrameForm
-from gateway.workshop.camera.frames import prepare
-from gateway.workshop.camera.settings import CameraSettings
 from gateway.workshop.camera.video_file import VideoFile
 from tests.simulators import camera_tools  # noqa: F401  it finds PyAV
 
-SETTINGS = CameraSettings()
+SETTINGS = FeedSettings()
 HALVES = np.repeat([[[200, 60, 30]], [[20, 90, 220]]], 64, axis=1).repeat(16, axis=0).astype(np.uint8)
 """Image of 64 by 32 pixels: red above, blue below."""
 
@@ -70,9 +70,9 @@ def test_compressed_frames_are_images_of_the_same_size(image):
 def test_frames_over_the_bounds_are_refused():
     form = FrameForm("x", "rgb24", layout="NHWC", rank=4)
     with pytest.raises(RequestError, match="a frame of 64 by 32 pixels has more than 2047 pixels; let the camera"):
-        prepare(framed(HALVES), form, CameraSettings(frame_pixels=2047))
+        prepare(framed(HALVES), form, FeedSettings(frame_pixels=2047))
     with pytest.raises(RequestError, match="has 6144 bytes as rgb24 tensors, at most 6143 are sent"):
-        prepare(framed(HALVES), form, CameraSettings(frame_bytes=6143))
+        prepare(framed(HALVES), form, FeedSettings(frame_bytes=6143))
 
 
 def test_a_video_file_has_the_frames_at_their_times_and_in_the_size_of_the_first(tmp_path):

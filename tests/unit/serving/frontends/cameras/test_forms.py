@@ -6,8 +6,8 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.statistics import Placement
 from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.cameras.forms import FrameForm, choose_form
 from gateway.serving.frontends.documents import model_config, model_metadata
-from gateway.workshop.camera.forms import FrameForm, choose_form
 from gateway.workshop.camera.requests import binary_request, region_request, wire_parts
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.domain.retry import longest_pause_s
-from gateway.workshop.camera.settings import CameraSettings
-from gateway.workshop.camera.source import VideoSource, without_secret
+from gateway.serving.frontends.cameras.settings import FeedSettings
+from gateway.serving.frontends.cameras.source import VideoSource, without_secret
 
 if TYPE_CHECKING:
     import av
@@ -36,7 +36,7 @@ class SourceReader:
     def __init__(
         self,
         source: VideoSource,
-        settings: CameraSettings,
+        settings: FeedSettings,
         tell: Callable[[str], None],
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
