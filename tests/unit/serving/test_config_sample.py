@@ -59,7 +59,9 @@ class Sample:
 
     @property
     def settings(self) -> set[tuple[str, str]]:
-        known = {pair for table, make in {**self.sections, **self.repeated}.items() for pair in _documented(make, table)}
+        known = {
+            pair for table, make in {**self.sections, **self.repeated}.items() for pair in _documented(make, table)
+        }
         return known | {(table, "listen") for table in self.listen}
 
 

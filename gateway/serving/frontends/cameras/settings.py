@@ -98,12 +98,36 @@ class CameraSettings:
     @property
     def source(self) -> VideoSource:
         """Return what the camera's frames are read from. Raises ConfigurationError."""
-        return file_source(self.url) if is_file(self.url) else camera_source(self.url)
+        return (
+            file_source(self.url) if is_file(self.url) else camera_source(self.url, "a file is named by its whole path")
+        )
 
     @property
     def has_secret(self) -> bool:
         """Return True if the URL has a user or a password in it."""
-        return not is_file(self.url) and "@" in urlsplit(self.url).netloc
+        parts = urlsplit("" if is_file(self.url) else self.url)
+        return bool(parts.username or parts.password)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """Limits of a camera's process, and of what the daemon takes from it."""
+
+    memory_bytes: int = 1_073_741_824  # data of the process (RLIMIT_DATA): frames of 8K take most of it
+    files: int = 64  # descriptors of the process
+    nice: int = 5  # added to its nice value, so that what is being served goes first
+    alive_s: float = 1.0  # between two reports
+    silent_s: float = 15.0  # without a report; then the process is killed and started again
+    hang_s: float = 30.0  # without a decoded frame while connected; then the process ends itself
+    pause_s: float = 1.0  # before a camera is connected again, or its process started; doubled with each failure
+    pause_limit_s: float = 60.0  # longest of these pauses
+    stable_s: float = 60.0  # of a process, after which its failures are forgotten
+    end_s: float = 5.0  # for a killed process to end
+    start_s: float = 0.1  # between the starts of two processes
+    request_s: float = 5.0  # for a frame to begin to run; then it is dropped
+    picture_bytes: int = 33_554_432  # largest picture
+    unasked: float = 20.0  # reports a second that no order asked for, on average
+    entries: int = 100  # objects drawn into a picture
 
 
 AUTHENTICATED = ("rtsp", "http")
