@@ -361,6 +361,7 @@ def open_listeners(config: Config, security: Security) -> list[Address]:
 def exposed_secrets(config: Config) -> dict[str, tuple[str, str]]:
     """Return the problem and its remedy for each setting whose file of secrets all users may read."""
     named = {f"{table}.{key}": getattr(getattr(config, table), key) for table, key in SECRETS}
+    named |= {f"{camera.table}.credential": camera.credential for camera in config.camera}
     return {
         setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)} (EG-214)")
         for setting, name in named.items()

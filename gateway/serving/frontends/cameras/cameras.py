@@ -18,48 +18,38 @@ RESTARTS = "edge_gateway_camera_restarts_total", "Processes of a camera that wer
 
 
 class Cameras:
-    """Cameras of one daemon. Make it in a running loop; `start` after the models, `stop` before the process ends."""
+    """Cameras of one daemon. Make it in a running loop; `stop` it before the process ends."""
 
     def __init__(
-        self,
-        engine: Inference,
-        settings: Sequence[CameraSettings],
-        listeners: Iterable[CameraListener] = (),
-        limits: ChildLimits | None = None,
+        self, engine: Inference, listeners: Iterable[CameraListener] = (), limits: ChildLimits | None = None
     ) -> None:
-        self._engine, self._settings, self._limits = engine, tuple(settings), limits or ChildLimits()
         self.listeners = list(listeners)
+        self._engine, self._limits = engine, limits or ChildLimits()
         self._feeds: dict[str, CameraFeed] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._is_running = False
-
-    def start(self) -> None:
-        """Start a process for each camera."""
-        self._is_running = True
-        self.follow(self._settings)
-
-    async def stop(self, _grace_s: float = 0.0) -> None:
-        """End the processes. They have nothing to finish, and must not outlive an exec of the daemon."""
-        self._is_running = False
-        for feed in self._feeds.values():
-            self._end(feed)
-        self._feeds.clear()
-        if self._ending:
-            await asyncio.wait(self._ending)
 
     def follow(self, settings: Sequence[CameraSettings]) -> None:
         """Start what is new, start again what has changed, and end what is gone; other cameras go on."""
-        self._settings = tuple(settings)
-        if not self._is_running:
-            return
-        wanted = {each.name: each for each in settings}
-        for name, feed in list(self._feeds.items()):
-            if wanted.get(name) != feed.settings:
-                self._end(self._feeds.pop(name))
-        new = [each for each in settings if each.name not in self._feeds]
-        for index, each in enumerate(new):
-            self._feeds[each.name] = feed = CameraFeed(each, self._engine, self.listeners, self._limits)
-            feed.start(index * self._limits.start_s, tuple(self._ending))
+        before, feeds = self._feeds, dict[str, CameraFeed]()
+        kept = {each.name for each in settings if each.name in before and before[each.name].settings == each}
+        for name, feed in before.items():
+            if name not in kept:
+                self._end(feed)
+        delay_s = 0.0
+        for each in settings:
+            if each.name in kept:
+                feeds[each.name] = before[each.name]
+                continue
+            feeds[each.name] = CameraFeed(each, self._engine, self.listeners, self._limits)
+            feeds[each.name].start(delay_s, tuple(self._ending))
+            delay_s += self._limits.start_s
+        self._feeds = feeds
+
+    async def stop(self) -> None:
+        """End the processes. They have nothing to finish, and must not outlive an exec of the daemon."""
+        self.follow(())
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     def readiness_changed(self) -> None:
         """Ask again for frames whose model was away: other models may answer now."""
@@ -68,7 +58,7 @@ class Cameras:
 
     def statuses(self) -> list[dict[str, Any]]:
         """Return a document of each camera, in the order of the configuration."""
-        return [self._feeds[each.name].status() for each in self._settings if each.name in self._feeds]
+        return [feed.status() for feed in self._feeds.values()]
 
     def samples(self) -> Iterator[MetricSample]:
         """Yield the metrics of cameras."""
