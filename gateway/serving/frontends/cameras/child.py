@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.retry import draw_chance, pause_s
 from gateway.serving.frontends.cameras.forms import FrameForm
-from gateway.serving.frontends.cameras.frames import PreparedFrame, masked, picture, prepare
+from gateway.serving.frontends.cameras.frames import masked, picture, prepare
 from gateway.serving.frontends.cameras.newest import NewestSlot
 from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S
 from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, Report
@@ -33,6 +33,9 @@ from gateway.serving.frontends.cameras.reader import DecodedFrame, SourceReader,
 from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
 from gateway.serving.frontends.cameras.settings import ChildLimits, FeedSettings, is_file
 from gateway.serving.frontends.cameras.source import camera_source, file_source
+
+if TYPE_CHECKING:
+    import av
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 KILLED_FIRST = "500"
@@ -44,7 +47,7 @@ class CameraChild:
 
     def __init__(self, channel: socket.socket, setup: Mapping[str, Any]) -> None:
         self._channel, self._limits = channel, ChildLimits(**setup["limits"])
-        self._feed = FeedSettings()
+        self._feed = FeedSettings(open_s=self._limits.open_s, read_s=self._limits.read_s)
         self._is_file, self._masks = is_file(setup["url"]), setup["masks"]
         source = file_source(setup["url"]) if self._is_file else camera_source(setup["url"])
         self._reader = SourceReader(source, self._feed, lambda _: None)
@@ -54,7 +57,7 @@ class CameraChild:
         self._ended = threading.Event()
         self._progress_s = time.monotonic()
         self._order: Mapping[str, Any] | None = None
-        self._last: PreparedFrame | None = None
+        self._last: av.VideoFrame | None = None
 
     def run(self) -> None:
         """Work until the daemon closes the socket, or the reading thread ends or hangs."""
@@ -99,8 +102,8 @@ class CameraChild:
             form = dict(order["form"])
             size = form.pop("size")
             image = masked(waiting.frame.image, self._masks, self._feed)
-            self._last = prepared = prepare(image, FrameForm(size=size and tuple(size), **form), self._feed)
-            width, height = prepared.image.width, prepared.image.height
+            prepared = prepare(image, FrameForm(size=size and tuple(size), **form), self._feed)
+            self._last, width, height = prepared.image, prepared.image.width, prepared.image.height
             at_ns = int(waiting.since_s * 1e9)
             self._send(prepared.content, "frame", order["frame"], width=width, height=height, at_ns=at_ns)
         except RequestError as error:
@@ -111,7 +114,7 @@ class CameraChild:
     def _send_picture(self, order: Mapping[str, Any]) -> None:
         """Send a JPEG of the last frame with boxes, or an empty one."""
         try:
-            content = picture(self._last.image, order["entries"], self._feed) if self._last else b""
+            content = picture(self._last, order["entries"], self._feed) if self._last else b""
             self._send(content, "picture", order["picture"])
         except (MemoryError, OSError, ValueError, KeyError, TypeError) as error:
             self._report("failed", id=order["picture"], reason=f"{type(error).__name__}: {reason_of(error)}")
@@ -139,6 +142,8 @@ class CameraChild:
 
     def _frames(self) -> Iterator[DecodedFrame]:
         """Yield the frames of the source, for ever: a camera that is lost is connected again, a file is repeated."""
+        import av
+
         failures = 0
         while True:
             shape, begin_s, rate, kind, reason = (0, 0), time.monotonic(), 1.0, "lost", "the stream ended"
@@ -154,7 +159,7 @@ class CameraChild:
                         yield frame
                 finally:
                     container.close()
-            except (ConfigurationError, OSError, ValueError) as error:  # PyAV's errors are among them
+            except (ConfigurationError, av.FFmpegError, OSError, ValueError) as error:
                 kind, reason = _kind_of(error), getattr(error, "problem", "") or reason_of(error)
             else:
                 if self._is_file and shape != (0, 0):

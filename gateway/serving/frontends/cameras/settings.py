@@ -118,6 +118,8 @@ class ChildLimits:
     nice: int = 5  # added to its nice value, so that what is being served goes first
     alive_s: float = 1.0  # between two reports
     silent_s: float = 15.0  # without a report; then the process is killed and started again
+    open_s: float = 10.0  # for a camera to be connected
+    read_s: float = 10.0  # for its next packet; then the stream is stalled, and opened again
     hang_s: float = 30.0  # without a decoded frame while connected; then the process ends itself
     pause_s: float = 1.0  # before a camera is connected again, or its process started; doubled with each failure
     pause_limit_s: float = 60.0  # longest of these pauses
