@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.common.domain.statistics import MetricSample
@@ -63,13 +63,18 @@ class Cameras:
     def samples(self) -> Iterator[MetricSample]:
         """Yield the metrics of cameras."""
         for name, feed in self._feeds.items():
-            labels = {"camera": name}
-            yield MetricSample(*UP, float(feed.is_streaming), labels, counter=False)
-            for what, count in feed.counts().items():
-                yield MetricSample(*FRAMES, count, {**labels, "what": what})
-            yield MetricSample(*RESTARTS, feed.restarts, labels)
+            yield from samples(name, feed.counts(), feed.restarts, up=feed.is_streaming)
 
     def _end(self, feed: CameraFeed) -> None:
         ending = asyncio.create_task(feed.stop(), name=f"end of camera {feed.settings.name}")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+
+def samples(camera: str, counts: Mapping[str, int], restarts: int, *, up: bool) -> Iterator[MetricSample]:
+    """Yield the metrics of one camera."""
+    labels = {"camera": camera}
+    yield MetricSample(*UP, float(up), labels, counter=False)
+    for what, count in counts.items():
+        yield MetricSample(*FRAMES, count, {**labels, "what": what})
+    yield MetricSample(*RESTARTS, restarts, labels)

@@ -28,7 +28,7 @@ from gateway.serving.frontends.cameras.forms import FrameForm
 from gateway.serving.frontends.cameras.frames import masked, picture, prepare
 from gateway.serving.frontends.cameras.newest import NewestSlot
 from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S
-from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, Report
+from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, CameraReport
 from gateway.serving.frontends.cameras.reader import DecodedFrame, SourceReader, reason_of
 from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
 from gateway.serving.frontends.cameras.settings import ChildLimits, FeedSettings, is_file
@@ -138,7 +138,7 @@ class CameraChild:
     def _written(self, kind: str, **facts: Any) -> bytes:
         thread = self._thread
         facts |= {"read": thread.read, "left_out": thread.left_out, "skipped": thread.skipped}
-        return Report(kind, broken=self._reader.broken, **facts).encode()
+        return CameraReport(kind, broken=self._reader.broken, **facts).encode()
 
     def _frames(self) -> Iterator[DecodedFrame]:
         """Yield the frames of the source, for ever: a camera that is lost is connected again, a file is repeated."""
@@ -178,7 +178,7 @@ class CameraChild:
         self._report("opened", codec=codec or "unknown", rate=rate if 0 < rate < 1e6 else 0.0, **size)
 
     def _lost(self, kind: str, reason: str, failures: int) -> None:
-        """Report a loss, and wait before the next attempt."""
+        """CameraReport a loss, and wait before the next attempt."""
         self._report(kind, reason=reason)
         limits, chance = self._limits, 0.5 + draw_chance() / 2
         until_s = time.monotonic() + pause_s(failures, limits.pause_s, limits.pause_limit_s, chance)
@@ -239,7 +239,7 @@ def main() -> None:
         from gateway.common.domain.installation import HERE
 
         missing = f"the Python package av cannot be imported ({error}); {HERE.adding('camera')} (EG-702)"
-        channel.send(Report("lost", reason=missing).encode())
+        channel.send(CameraReport("lost", reason=missing).encode())
         return
     CameraChild(channel, setup).run()
     sys.stdout.flush()

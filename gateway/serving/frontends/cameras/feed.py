@@ -33,8 +33,8 @@ from gateway.serving.frontends.cameras.protocol import (
     NO_MODEL,
     STREAMING,
     STREAMS,
-    ProtocolError,
-    Report,
+    CameraProtocolError,
+    CameraReport,
     next_state,
     read_report,
 )
@@ -212,7 +212,7 @@ class CameraFeed:
                         os.close(descriptor)
             except TimeoutError:
                 return f"its process hangs: it reported nothing for {self._limits.silent_s:g} s"
-            except ProtocolError as error:
+            except CameraProtocolError as error:
                 return f"its process sent a wrong message: {error}"
 
     def _setup(self) -> dict[str, Any]:
@@ -230,19 +230,19 @@ class CameraFeed:
         masks, limits = list(map(list, settings.masks)), asdict(self._limits)
         return {"url": url, "masks": masks, "per_s": settings.per_s, "limits": limits}
 
-    def _take(self, report: Report, descriptor: int, unasked: TokenBuckets) -> None:
-        """Take a message. Raises ProtocolError."""
+    def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets) -> None:
+        """Take a message. Raises CameraProtocolError."""
         for name in COUNTED:
             self._now[name] = max(self._now[name], getattr(report, name))
         is_answer = report.id and report.id in {self._ordered, self._picture[0]}
         if not is_answer and unasked.take("", time.monotonic_ns()):
-            raise ProtocolError("too many messages")
+            raise CameraProtocolError("too many messages")
         if report.kind in {"frame", "picture"}:
             if report.id != (self._ordered if report.kind == "frame" else self._picture[0]) or not report.id:
-                raise ProtocolError(f"a {report.kind} that no order asked for")
+                raise CameraProtocolError(f"a {report.kind} that no order asked for")
             (self._take_frame if report.kind == "frame" else self._take_picture)(report, descriptor)
         elif descriptor >= 0:
-            raise ProtocolError(f"memory with the message {report.kind}")
+            raise CameraProtocolError(f"memory with the message {report.kind}")
         elif report.kind == "failed":
             self._take_failure(report)
         elif report.kind == "alive":
@@ -252,7 +252,7 @@ class CameraFeed:
         else:
             self._take_event(report)
 
-    def _take_event(self, report: Report) -> None:
+    def _take_event(self, report: CameraReport) -> None:
         if report.kind == "opened":
             self._codec, self._size = report.codec, (report.width, report.height)
         elif report.kind != "connecting":
@@ -260,7 +260,7 @@ class CameraFeed:
         self._enter(report.kind)
         self.want()
 
-    def _take_failure(self, report: Report) -> None:
+    def _take_failure(self, report: CameraReport) -> None:
         """Count a frame that could not be sent."""
         self._reason = without_secret(report.reason)
         if report.id == self._ordered:
@@ -271,7 +271,7 @@ class CameraFeed:
             self._picture = (0, 0)
 
     def _enter(self, event: str) -> None:
-        """Change the state. Raises ProtocolError."""
+        """Change the state. Raises CameraProtocolError."""
         before, self._state = self._state, next_state(self._state, event)
         if self._state == before:
             return
@@ -297,11 +297,11 @@ class CameraFeed:
             self._form = (manifest, form)
         return self._form[1]
 
-    def _take_frame(self, report: Report, descriptor: int) -> None:
-        """Ask the model for a frame. Raises ProtocolError."""
+    def _take_frame(self, report: CameraReport, descriptor: int) -> None:
+        """Ask the model for a frame. Raises CameraProtocolError."""
         self._ordered = 0
         if self._form is None or not report.width or not report.height:
-            raise ProtocolError("a frame without a size")
+            raise CameraProtocolError("a frame without a size")
         manifest, form = self._form
         try:
             tensor = _tensor(form, report, descriptor, self._feed)
@@ -355,7 +355,7 @@ class CameraFeed:
             told: Callable[..., None] = getattr(listener, method)
             try:
                 told(*values, **named)
-            except Exception:
+            except Exception:  # a defect of a listener must not end the camera
                 log.exception("camera %s: %s of %s", self.settings.name, method, type(listener).__name__)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
@@ -376,28 +376,28 @@ class CameraFeed:
         drawn = boxes[: self._limits.entries] if settings.boxes else []
         self._process.send({"picture": self._order, "entries": drawn})
 
-    def _take_picture(self, report: Report, descriptor: int) -> None:
-        """Pass a picture on. Raises ProtocolError."""
+    def _take_picture(self, report: CameraReport, descriptor: int) -> None:
+        """Pass a picture on. Raises CameraProtocolError."""
         (_, wall_ns), self._picture = self._picture, (0, 0)
         if report.byte_size > self._limits.picture_bytes:
-            raise ProtocolError(f"a picture of {report.byte_size} bytes")
+            raise CameraProtocolError(f"a picture of {report.byte_size} bytes")
         content = bytes(mapped(descriptor, report.byte_size))
         if content.startswith(JPEG_START):
             self._tell("pictured", self.settings.name, wall_ns, content)
 
 
-def _tensor(form: FrameForm, report: Report, descriptor: int, settings: FeedSettings) -> Tensor:
-    """Return the tensor of a frame. Raises ProtocolError, and MemoryError if it cannot be mapped."""
+def _tensor(form: FrameForm, report: CameraReport, descriptor: int, settings: FeedSettings) -> Tensor:
+    """Return the tensor of a frame. Raises CameraProtocolError, and MemoryError if it cannot be mapped."""
     shape = form.shape(report.width, report.height)
     if report.byte_size > settings.frame_bytes or not report.byte_size:
-        raise ProtocolError(f"a frame of {report.byte_size} bytes")
+        raise CameraProtocolError(f"a frame of {report.byte_size} bytes")
     content = mapped(descriptor, report.byte_size)
     if not form.layout:
         element: Array = np.empty(1, object)
         element[0] = bytes(content)
         return Tensor(Datatype.BYTES, element)
     if int(np.prod(shape)) != report.byte_size:
-        raise ProtocolError("a frame of another size than its shape")
+        raise CameraProtocolError("a frame of another size than its shape")
     return Tensor(DATATYPES[form.datatype], np.frombuffer(content, np.uint8).reshape(shape))
 
 

@@ -54,7 +54,8 @@ def _covered(masks: tuple[tuple[float, ...], ...], width: int, height: int) -> A
     image = Image.new("1", (width, height))
     for mask in masks:
         corners = [(x * width - 0.5, y * height - 0.5) for x, y in zip(mask[::2], mask[1::2], strict=True)]
-        ImageDraw.Draw(image).polygon(corners, fill=1, outline=1)
+        ImageDraw.Draw(image).polygon(corners, fill=1)
+        ImageDraw.Draw(image).line([*corners, corners[0]], fill=1, width=3)  # rather a pixel too many than one too few
     return np.asarray(image, bool)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.common.domain.python310 import SAFE_PATH
-from gateway.serving.frontends.cameras.protocol import REPORT_BYTES, SEALS, ProtocolError, encode_order
+from gateway.serving.frontends.cameras.protocol import REPORT_BYTES, SEALS, CameraProtocolError, encode_order
 from gateway.serving.frontends.segment import is_sealed
 
 COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.serving.frontends.cameras.child")
@@ -61,7 +61,7 @@ class CameraProcess:
     async def receive(self) -> tuple[bytes, int]:
         """Return the next message, and its descriptor (-1: none), which the caller closes. b"": it has ended.
 
-        Each call lets the event loop do other work. Raises ProtocolError.
+        Each call lets the event loop do other work. Raises CameraProtocolError.
         """
         while True:
             await self._wait_readable()
@@ -76,7 +76,7 @@ class CameraProcess:
             if len(found) > 1 or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 for descriptor in found:
                     os.close(descriptor)
-                raise ProtocolError("it is too long, or has several descriptors")
+                raise CameraProtocolError("it is too long, or has several descriptors")
             return message, found[0] if found else -1
 
     async def end(self, limit_s: float) -> int | None:
@@ -116,14 +116,14 @@ def _note(readable: asyncio.Future[None]) -> None:
 
 
 def mapped(descriptor: int, byte_size: int) -> memoryview:
-    """Return the content of a sealed memfd of exactly `byte_size` bytes in place. Raises ProtocolError.
+    """Return the content of a sealed memfd of exactly `byte_size` bytes in place. Raises CameraProtocolError.
 
     Its seals make sure that it neither shrinks nor changes afterwards.
     """
     if descriptor < 0:
-        raise ProtocolError("a frame without memory")
+        raise CameraProtocolError("a frame without memory")
     if not is_sealed(descriptor, SEALS) or os.fstat(descriptor).st_size != byte_size:
-        raise ProtocolError("its memory is not sealed, or has another size")
+        raise CameraProtocolError("its memory is not sealed, or has another size")
     if not byte_size:
         return memoryview(b"")
     try:

@@ -37,15 +37,15 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """State after an event, by the state before it. The events opened, stalled, lost and connecting are a process's."""
 STREAMS = frozenset({STREAMING, NO_MODEL})
 """States in which frames arrive."""
-KINDS = frozenset({"opened", "stalled", "lost", "connecting", "frame", "failed", "picture", "alive"})
+KINDS = ("opened", "stalled", "lost", "connecting", "frame", "failed", "picture", "alive")
 
 
-class ProtocolError(Exception):
+class CameraProtocolError(Exception):
     """Message that no process of ours sends. Such a process is ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CameraReport:
     """Message of a camera's process.
 
     `kind`: an event of TRANSITIONS; "frame", "picture" (with a memfd of `byte_size`) or "failed" in answer to the order
@@ -74,18 +74,18 @@ class Report:
         return json.dumps({**given, "reason": self.reason[:500]}).encode()
 
 
-def read_report(message: bytes) -> Report:
-    """Read a message of a camera's process. Raises ProtocolError."""
+def read_report(message: bytes) -> CameraReport:
+    """Read a message of a camera's process. Raises CameraProtocolError."""
     try:
         document = json.loads(message)
     except (ValueError, RecursionError):
-        raise ProtocolError("it is not JSON") from None
+        raise CameraProtocolError("it is not JSON") from None
     if not isinstance(document, dict) or document.get("kind") not in KINDS:
-        raise ProtocolError("it is no report")
+        raise CameraProtocolError("it is no report")
     for name, value in document.items():
         if name not in _CHECKS or not _CHECKS[name](value):
-            raise ProtocolError(f"{name!r:.40} is wrong")
-    return Report(**{**document, "reason": _plain(document.get("reason", ""))})
+            raise CameraProtocolError(f"{name!r:.40} is wrong")
+    return CameraReport(**{**document, "reason": _plain(document.get("reason", ""))})
 
 
 def encode_order(order: Mapping[str, Any]) -> bytes:
@@ -94,11 +94,11 @@ def encode_order(order: Mapping[str, Any]) -> bytes:
 
 
 def next_state(state: str, event: str) -> str:
-    """Return the state after an event. Raises ProtocolError for one that cannot be in this state."""
+    """Return the state after an event. Raises CameraProtocolError for one that cannot be in this state."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:
-        raise ProtocolError(f"{event} while {state}") from None
+        raise CameraProtocolError(f"{event} while {state}") from None
 
 
 def _plain(text: str) -> str:

@@ -6,11 +6,13 @@ import io
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.serving.frontends.cameras.forms import FrameForm
-from gateway.serving.frontends.cameras.frames import prepare
+from gateway.serving.frontends.cameras.frames import masked, prepare
 from gateway.serving.frontends.cameras.settings import FeedSettings
 from gateway.serving.tasks.frames_yuv import split_planes, to_rgb
 from gateway.workshop.camera.video_file import VideoFile
@@ -107,3 +109,40 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_option(tmp_path):
     problem = r"--draw: cannot be written: .*No such file or directory"
     with pytest.raises(ConfigurationError, match=problem), VideoFile(tmp_path / "missing" / "found.mp4") as file:
         file.add(HALVES, 0.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=6),
+    st.sampled_from([(1, 1), (2, 2), (16, 8), (33, 17)]),
+)
+def test_every_pixel_whose_middle_is_within_a_mask_is_black(corners, size):
+    width, height = size
+    pixels = np.full((height, width, 3), 200, np.uint8)
+    flat = [side for corner in corners for side in corner]
+    black = masked(framed(pixels), [flat], SETTINGS).to_ndarray(format="rgb24")[..., 0] == 0
+    for y in range(height):
+        for x in range(width):
+            if _within((x + 0.5) / width, (y + 0.5) / height, corners):
+                assert black[y, x], (x, y)
+    assert masked(framed(pixels), [], SETTINGS).to_ndarray(format="rgb24").min() > 190
+
+
+def _within(x, y, corners):
+    """Return True if a point is well within a polygon by even-odd ray casting, and not at its border."""
+    inside = False
+    for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True):
+        if (y1 > y) != (y2 > y):
+            at = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
+            if abs(at - x) < 1e-9:
+                return False
+            inside ^= x < at
+    return inside
+
+
+def test_a_mask_of_the_whole_picture_leaves_nothing_in_any_form():
+    whole = [[0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0]]
+    black = masked(framed(HALVES), whole, SETTINGS)
+    assert not black.to_ndarray(format="rgb24").any()
+    for form in (FrameForm("i", "rgb24", layout="NHWC", rank=4), FrameForm("i", "gray", layout="NCHW", rank=4)):
+        assert max(prepare(black, form, SETTINGS).content) <= 16  # black of limited range
