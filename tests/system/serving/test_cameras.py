@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import signal
+import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from tests.simulators.camera_tools import FOLDER, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.serving.test_tasks import write_detector
+from tests.system.workshop.test_infer_video import camera as rtsp_camera
 
 WAIT_S = 60.0
 
@@ -45,10 +49,17 @@ def gateway(library, tmp_path):
         yield start
 
 
-def statuses(daemon) -> dict[str, dict]:
-    import http.client
-    import socket
+def page_of(daemon, path: str) -> bytes:
+    connection = http.client.HTTPConnection(daemon.http)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    assert answer.status == 200
+    return content
 
+
+def statuses(daemon) -> dict[str, dict]:
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(daemon.folder / "control.sock"))
@@ -119,3 +130,59 @@ def test_a_killed_process_is_started_again_and_dies_with_the_daemon(gateway, tmp
     while any(Path(f"/proc/{pid}").exists() for pid in now) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert not [pid for pid in now if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_camera_over_rtsp_is_answered_counted_and_ends_with_the_daemon(gateway):
+    with rtsp_camera() as url:
+        daemon = gateway(camera("yard", url, "per_s = 10.0"))
+        status = wait_for(daemon, "yard", answered(10))
+        assert (status["state"], status["codec"]) == ("streaming", "h264")
+        assert status["latency_ms"]["p99"] < 10_000
+        page = page_of(daemon, "/metrics").decode()
+        assert re.search(r'edge_gateway_camera_up\{camera="yard"\} 1(\.0)?\n', page)
+        assert re.search(r'edge_gateway_camera_frames_total\{camera="yard",what="answered"\} [1-9]', page)
+        pids = children(daemon)
+        assert len(pids) == 1
+        assert daemon.stop() == 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_reload_starts_and_ends_what_changed_and_a_wrong_one_changes_nothing(gateway, tmp_path):
+    video = write_video(tmp_path / "street.mp4", 10, rate=20)
+    daemon = gateway(camera("door", video), camera("yard", video))
+    wait_for(daemon, "yard", answered(1))
+    wait_for(daemon, "door", answered(1))
+    before = set(children(daemon))
+    text = daemon.config_file.read_text()
+    daemon.config_file.write_text(text.replace('name = "yard"', 'name = "gate"'))
+    daemon.reload()
+    wait_for(daemon, "gate", answered(1))
+    assert set(statuses(daemon)) == {"door", "gate"}
+    now = set(children(daemon))
+    assert len(now) == 2
+    assert len(now & before) == 1, "the camera that did not change goes on"
+    daemon.config_file.write_text(text.replace('name = "yard"', 'name = "door"'))
+    daemon.reload()
+    daemon.wait_logged("reload refused")
+    assert set(children(daemon)) == now
+    daemon.config_file.write_text(text.partition("[[camera]]")[0])
+    daemon.reload()
+    assert not statuses(daemon)
+
+
+def test_a_camera_waits_for_a_model_that_comes_later(gateway, library, tmp_path):
+    video = write_video(tmp_path / "street.mp4", 10, rate=20)
+    daemon = gateway(camera("door", video, model="later"))
+    status = wait_for(daemon, "door", lambda status: status["state"] == "no_model")
+    assert "later" in status["reason"]
+    write_detector(tmp_path / "made" / "later" / "1")
+    (tmp_path / "made" / "later").rename(library / "later")
+    wait_for(daemon, "door", lambda status: status["state"] == "streaming" and status["counts"]["answered"] >= 2)
+
+
+def test_without_pyav_the_gateway_serves_and_the_camera_says_what_is_missing(gateway, tmp_path):
+    video = write_video(tmp_path / "street.mp4", 10, rate=20)
+    daemon = gateway(camera("door", video), environ={})
+    status = wait_for(daemon, "door", lambda status: status["state"] == "lost")
+    assert "(EG-702)" in status["reason"]
+    assert b"true" in page_of(daemon, "/v2/models/street/ready")
