@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.manifest import IMAGE_FORMATS, ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.pipeline import (
     IMAGE,
     CountStep,
@@ -101,6 +101,9 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {"provider": placement.provider} if placement.provider else {}
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
+    if placement.pipeline is not None:
+        images = [each.name for each in placement.pipeline.inputs if each.kind == IMAGE]
+        facts |= {PREPROCESS + name: _sent_images(Preprocess(IMAGE_FORMATS)) for name in images}
     config = {
         "name": manifest.name,
         "platform": placement.runtime,

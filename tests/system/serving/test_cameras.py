@@ -16,6 +16,7 @@ import pytest
 
 from tests.simulators.camera_tools import FOLDER, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
+from tests.system.serving.test_streams import write_models
 from tests.system.serving.test_tasks import write_detector
 from tests.system.workshop.test_infer_video import camera as rtsp_camera
 
@@ -44,7 +45,7 @@ def gateway(library, tmp_path):
             control = ("--control", f"unix:{folder / 'control.sock'}")
             environ = {"PYTHONPATH": str(FOLDER)}
             options = {"arguments": control, "environ": environ, **options}
-            return stack.enter_context(running(folder, models=library, config=text, **options))
+            return stack.enter_context(running(folder, **{"models": library, "config": text, **options}))
 
         yield start
 
@@ -178,6 +179,14 @@ def test_a_camera_waits_for_a_model_that_comes_later(gateway, library, tmp_path)
     write_detector(tmp_path / "made" / "later" / "1")
     (tmp_path / "made" / "later").rename(library / "later")
     wait_for(daemon, "door", lambda status: status["state"] == "streaming" and status["counts"]["answered"] >= 2)
+
+
+def test_a_pipeline_with_steps_that_remember_takes_the_frames_of_a_camera(gateway, tmp_path):
+    write_models(tmp_path / "models")
+    video = write_video(tmp_path / "walk.mp4", 20, rate=20)
+    daemon = gateway(camera("gate", video, "per_s = 10.0", model="gate"), models=tmp_path / "models")
+    status = wait_for(daemon, "gate", answered(15))
+    assert (status["state"], status["counts"]["failed"], status["dropped"]) == ("streaming", 0, {})
 
 
 def test_without_pyav_the_gateway_serves_and_the_camera_says_what_is_missing(gateway, tmp_path):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import av
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SIZES_S = 0.2
+"""Least time between two reports of the size of frames."""
 KILLED_FIRST = "500"
 """oom_score_adj(5): where the device is short of memory, this process is ended before the gateway."""
 
@@ -54,6 +56,8 @@ class CameraChild:
         self._came = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._slot = _AnnouncedSlot(self._came)
         self._thread = ReadingThread(self._frames(), self._slot, per_s=setup["per_s"], pace=self._is_file)
+        self._noted, self._noted_s = (0, 0), float("-inf")
+        """Size of frames that was reported last, and when."""
         self._ended = threading.Event()
         self._progress_s = time.monotonic()
         self._order: Mapping[str, Any] | None = None
@@ -146,39 +150,40 @@ class CameraChild:
 
         failures = 0
         while True:
-            shape, begin_s, rate, kind, reason = (0, 0), time.monotonic(), 1.0, "lost", "the stream ended"
+            before, begin_s, rate, kind, reason = self._thread.read, time.monotonic(), 1.0, "lost", "the stream ended"
             try:
                 container = self._reader.open()
                 try:
                     rate = float(container.streams.video[0].average_rate or 1)
                     for frame in self._reader.decoded(container):
                         self._progress_s, failures = time.monotonic(), 0
-                        if shape != (size := (frame.image.width, frame.image.height)):
-                            shape = size
-                            self._opened(container, frame)
+                        self._note_size(container, frame)
                         yield frame
                 finally:
                     container.close()
             except (ConfigurationError, av.FFmpegError, OSError, ValueError) as error:
                 kind, reason = _kind_of(error), getattr(error, "problem", "") or reason_of(error)
             else:
-                if self._is_file and shape != (0, 0):
+                if self._is_file and self._thread.read > before:
                     # A file of one frame, or with wrong timestamps, is not decoded as fast as possible.
                     self._ended.wait(max(0.0, begin_s + 1.0 / min(100.0, max(1.0, rate)) - time.monotonic()))
                     continue
             self._lost(kind, reason, failures := failures + 1)
 
-    def _opened(self, container: Any, frame: DecodedFrame) -> None:
-        stream, image = container.streams.video[0], frame.image
+    def _note_size(self, container: Any, frame: DecodedFrame) -> None:
+        """Report the stream at its first frame, and where the size of frames changes. Raises ValueError."""
+        now_s, image = time.monotonic(), frame.image
+        if self._noted == (image.width, image.height) or now_s < self._noted_s + SIZES_S:
+            return
         if max(image.width, image.height) > SIDE_LIMIT:
             raise ValueError(f"a frame of {image.width} by {image.height} pixels is too large")
+        self._noted, self._noted_s, stream = (image.width, image.height), now_s, container.streams.video[0]
         codec = "".join(each for each in stream.codec_context.name if each.isalnum() or each == "_")[:39]
-        rate = float(stream.average_rate or 0.0)
-        size = {"width": image.width, "height": image.height}
-        self._report("opened", codec=codec or "unknown", rate=rate if 0 < rate < 1e6 else 0.0, **size)
+        self._report("opened", codec=codec or "unknown", width=image.width, height=image.height)
 
     def _lost(self, kind: str, reason: str, failures: int) -> None:
-        """CameraReport a loss, and wait before the next attempt."""
+        """Report a loss, and wait before the next attempt."""
+        self._noted, self._noted_s = (0, 0), float("-inf")
         self._report(kind, reason=reason)
         limits, chance = self._limits, 0.5 + draw_chance() / 2
         until_s = time.monotonic() + pause_s(failures, limits.pause_s, limits.pause_limit_s, chance)
@@ -221,6 +226,7 @@ def harden(limits: ChildLimits) -> None:
         least = bound if most == resource.RLIM_INFINITY else min(bound, most)
         resource.setrlimit(what, (least, least))
     with suppress(OSError):
+        os.setpgid(0, 0)  # ctrl-c at a terminal is for the daemon
         os.nice(limits.nice)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(KILLED_FIRST)

@@ -52,6 +52,8 @@ LATENCIES = 512
 """Newest answers whose latencies are kept."""
 DOCUMENT_BYTES = 1_048_576
 """Largest result of a task that is read for pictures."""
+WORDS, WORDS_PER_S = 10, 1 / 30
+"""Changes of a camera that are logged at once, and on average: one that comes and goes does not fill the log."""
 JPEG_START = b"\xff\xd8"
 
 
@@ -74,6 +76,7 @@ class CameraFeed:
         self._state, self._since_s, self._reason = CONNECTING, time.time(), ""
         self._logged = ("", "")
         """State and reason that were logged last."""
+        self._words = TokenBuckets(WORDS_PER_S, WORDS, 1)
         self._codec, self._size = "", (0, 0)
         self._before, self._now = Counter[str](), Counter[str]()
         """Counts of the processes before this one, and of this one."""
@@ -280,10 +283,13 @@ class CameraFeed:
             self._tell("changed", self.settings.name, streaming=self.is_streaming)
         name, problem = self.settings.name, (self._state, self._reason)
         if self._state == STREAMING:
-            self._reason, self._logged = "", ("", "")
+            self._reason = ""
+        if self._state == CONNECTING or problem == self._logged or self._words.take("", time.monotonic_ns()):
+            return
+        self._logged = problem
+        if self._state == STREAMING:
             log.info("camera %s streams: %s, %s × %s", name, self._codec, *self._size)
-        elif self._state != CONNECTING and problem != self._logged:
-            self._logged = problem
+        else:
             log.warning("camera %s: %s: %s", name, self._state.replace("_", " "), self._reason)
 
     # ---- frames ------------------------------------------------------------------------------------------------------

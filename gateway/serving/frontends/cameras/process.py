@@ -41,8 +41,7 @@ class CameraProcess:
                     stderr=subprocess.DEVNULL,  # FFmpeg's words may hold a password
                     pass_fds=(theirs.fileno(),),
                     env=_environment(),
-                    cwd="/",
-                    start_new_session=True,
+                    cwd="/",  # no session of its own: to a kernel with autogroups (sched(7)) nice would mean nothing
                 )
         except BaseException:
             self._socket.close()

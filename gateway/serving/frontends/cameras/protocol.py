@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -65,7 +64,6 @@ class CameraReport:
     left_out: int = 0
     skipped: int = 0
     broken: int = 0
-    rate: float = 0.0
 
     def encode(self) -> bytes:
         """Return the message."""
@@ -118,16 +116,11 @@ def _is_side(value: object) -> bool:
     return type(value) is int and 0 <= value <= SIDE_LIMIT
 
 
-def _is_rate(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < 1e6
-
-
 _CHECKS = {
     "kind": _is_text,
     "reason": _is_text,
     "codec": lambda value: _is_text(value) and value.isascii() and value.replace("_", "").isalnum() and len(value) < 40,
     "width": _is_side,
     "height": _is_side,
-    "rate": _is_rate,
     **dict.fromkeys(("id", "at_ns", "byte_size", "read", "left_out", "skipped", "broken"), _is_count),
 }

@@ -115,7 +115,7 @@ class ChildLimits:
 
     memory_bytes: int = 1_073_741_824  # data of the process (RLIMIT_DATA): frames of 8K take most of it
     files: int = 64  # descriptors of the process
-    nice: int = 5  # added to its nice value, so that what is being served goes first
+    nice: int = 10  # added to its nice value, so that what is being served goes first
     alive_s: float = 1.0  # between two reports
     silent_s: float = 15.0  # without a report; then the process is killed and started again
     open_s: float = 10.0  # for a camera to be connected
