@@ -40,6 +40,7 @@ from gateway.serving.config import (
     state_folder,
 )
 from gateway.serving.domain.permissions import UserAccount
+from gateway.serving.frontends.cameras.source import without_secret
 
 NAMES_SHOWN = 5
 """Most names in one remark."""
@@ -90,7 +91,8 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     for name, listen in listens.items():
         tables[name] = {"listen": listen, **tables[name]}
         tables.pop(f"{name}_listen")
-    return tables
+    cameras = {f"camera[{index}]": each for index, each in enumerate(tables.pop("camera"))}
+    return {**tables, **{table: {**each, "url": without_secret(each["url"])} for table, each in cameras.items()}}
 
 
 def _toml_value(key: str, value: Any) -> str:

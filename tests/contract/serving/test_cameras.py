@@ -50,6 +50,7 @@ class Answers:
         self.manifest = ModelManifest("street", "1", (spec,), (), ())
         self.fault: Fault | None = None
         self.away = False
+        self.result = json.dumps(FOUND).encode()
         self.requests, self.answers, self.pictures, self.changes = [], [], [], []
         self.most = self.running = 0
 
@@ -69,7 +70,7 @@ class Answers:
         self.requests.append(request)
         if self.fault is not None:
             raise RequestError(self.fault, "it is refused")
-        element = np.array([json.dumps(FOUND).encode()], object)
+        element = np.array([self.result], object)
         return InferResponse("street", "1", "", {"result": Tensor(Datatype.BYTES, element)})
 
     def answered(self, answer) -> None:
@@ -208,6 +209,55 @@ async def test_a_picture_has_the_boxes_of_the_frame_that_was_answered(tmp_path):
     image = Image.open(io.BytesIO(engine.pictures[0][1]))
     assert image.size == (64, 64)
     assert np.asarray(image).max() > 100, "a box was drawn"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"no JSON",
+        b"[1]",
+        b'{"a": [1, {"label": 3}, {"label": "x", "score": null}, {"label": "x", "score": "y"}]}',
+        b'{"a": [{"label": "x", "box": "none"}, {"label": "x", "box": [1, 2]}, {"label": "x", "box": [9, 9, 1, 1]}]}',
+        b'{"a": [{"label": "x", "box": [0, 0, NaN, Infinity]}]}',
+        b"\xff" * 10,
+    ],
+)
+async def test_results_that_cannot_be_drawn_end_nothing(result):
+    engine = Answers()
+    engine.result = result
+    with web_camera(jpeg(64, 32)) as url:
+        async with reading(engine, camera(url, snapshot=SnapshotSettings(every_s=0.1))) as cameras:
+            status = await until(cameras, lambda status: status["counts"]["answered"] >= 10)
+    assert (status["restarts"], status["dropped"]) == (0, {})
+
+
+@pytest.mark.asyncio
+async def test_a_listener_and_an_engine_that_fail_end_nothing(tmp_path, caplog):
+    class Broken(Answers):
+        def answered(self, answer) -> None:
+            super().answered(answer)
+            raise KeyError("defect")
+
+        async def infer(self, request):
+            if len(self.answers) == 2:
+                self.answers.append(None)
+                raise ValueError("defect")
+            return await super().infer(request)
+
+    engine = Broken()
+    async with reading(engine, camera(write_video(tmp_path / "v.mp4", 10, rate=50))) as cameras:
+        status = await until(cameras, lambda status: status["counts"]["answered"] >= 5)
+    assert status["dropped"] == {"INTERNAL": 1}
+    assert "defect" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_one_frame_is_no_flood(tmp_path):
+    engine = Answers()
+    async with reading(engine, camera(write_video(tmp_path / "v.mp4", 1, rate=100), per_s=1000.0)) as cameras:
+        status = await until(cameras, lambda status: status["counts"]["answered"] >= 150)
+    assert status["restarts"] == 0
 
 
 @pytest.mark.asyncio

@@ -28,7 +28,7 @@ from gateway.serving.frontends.cameras.forms import FrameForm
 from gateway.serving.frontends.cameras.frames import masked, picture, prepare
 from gateway.serving.frontends.cameras.newest import NewestSlot
 from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S
-from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, CameraReport
+from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, CameraReport, plain_reason
 from gateway.serving.frontends.cameras.reader import DecodedFrame, SourceReader, reason_of
 from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
 from gateway.serving.frontends.cameras.settings import ChildLimits, FeedSettings, is_file
@@ -139,9 +139,10 @@ class CameraChild:
         with suppress(BrokenPipeError, ConnectionResetError):  # the daemon has ended: `run` notices
             self._channel.send(self._written(kind, **facts))
 
-    def _written(self, kind: str, **facts: Any) -> bytes:
+    def _written(self, kind: Any, **facts: Any) -> bytes:
         thread = self._thread
         facts |= {"read": thread.read, "left_out": thread.left_out, "skipped": thread.skipped}
+        facts["reason"] = plain_reason(facts.get("reason", ""))
         return CameraReport(kind, broken=self._reader.broken, **facts).encode()
 
     def _frames(self) -> Iterator[DecodedFrame]:

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -36,6 +36,7 @@ from gateway.serving.frontends.cameras.protocol import (
     CameraProtocolError,
     CameraReport,
     next_state,
+    plain_reason,
     read_report,
 )
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, FeedSettings, SnapshotSettings
@@ -54,6 +55,8 @@ DOCUMENT_BYTES = 1_048_576
 """Largest result of a task that is read for pictures."""
 WORDS, WORDS_PER_S = 10, 1 / 30
 """Changes of a camera that are logged at once, and on average: one that comes and goes does not fill the log."""
+DRAWN = ("label", "score", "box", "class")
+"""Keys of an object that are drawn."""
 JPEG_START = b"\xff\xd8"
 
 
@@ -259,13 +262,13 @@ class CameraFeed:
         if report.kind == "opened":
             self._codec, self._size = report.codec, (report.width, report.height)
         elif report.kind != "connecting":
-            self._reason = without_secret(report.reason) or report.kind
+            self._reason = without_secret(plain_reason(report.reason)) or report.kind
         self._enter(report.kind)
         self.want()
 
     def _take_failure(self, report: CameraReport) -> None:
         """Count a frame that could not be sent."""
-        self._reason = without_secret(report.reason)
+        self._reason = without_secret(plain_reason(report.reason))
         if report.id == self._ordered:
             self._ordered = 0
             self._drop("INVALID")
@@ -335,10 +338,6 @@ class CameraFeed:
     ) -> None:
         try:
             response = await self._engine.infer(request)
-        except RequestError as error:
-            self._reason = error.message
-            self._drop(error.fault.value)
-        else:
             self._answered += 1
             self._reason = ""
             self._latencies_ms.append((time.monotonic_ns() - request.arrived_ns) / 1e6)
@@ -348,6 +347,13 @@ class CameraFeed:
             self._tell("answered", CameraAnswer(self.settings.name, wall_ns, manifest, tensor, response, size))
             if self.settings.snapshot is not None:
                 self._order_picture(self.settings.snapshot, response, wall_ns)
+        except RequestError as error:
+            self._reason = error.message
+            self._drop(error.fault.value)
+        except Exception as error:  # a defect must not end the camera
+            log.exception("camera %s: frame", self.settings.name)
+            self._reason = f"{type(error).__name__}: {error}"
+            self._drop("INTERNAL")
         self._asking = None
         self.want()
 
@@ -378,7 +384,7 @@ class CameraFeed:
             return
         self._pictured_s, self._order = now_s, self._order + 1
         self._picture = (self._order, wall_ns)
-        boxes = [entry for entry in entries if entry.get("box") and entry["score"] >= settings.min_score]
+        boxes = [entry for entry in entries if "box" in entry and entry["score"] >= settings.min_score]
         drawn = boxes[: self._limits.entries] if settings.boxes else []
         self._process.send({"picture": self._order, "entries": drawn})
 
@@ -410,28 +416,16 @@ def _tensor(form: FrameForm, report: CameraReport, descriptor: int, settings: Fe
 def _entries(response: InferResponse) -> Iterator[dict[str, Any]]:
     """Yield what the results of tasks name with label and score: objects with their boxes, and classes."""
     for output in response.outputs.values():
-        if output.datatype is not Datatype.BYTES:
-            continue
-        for text in output.array.ravel()[:1]:
+        for text in output.array.ravel()[:1] if output.datatype is Datatype.BYTES else ():
             document: Any = None
             if len(text) <= DOCUMENT_BYTES:
-                with suppress(ValueError):
+                with suppress(ValueError):  # a text that is no result
                     document = json.loads(text)
             for value in document.values() if isinstance(document, dict) else ():
                 for entry in value if isinstance(value, list) else ():
-                    if isinstance(entry, Mapping) and isinstance(entry.get("label"), str):
-                        yield {"label": "", "score": 1.0, **_drawn(entry)}
-
-
-def _drawn(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is drawn of an object: label, score and box."""
-    score, box = entry.get("score"), entry.get("box")
-    found: dict[str, Any] = {"label": str(entry["label"])[:60]}
-    if isinstance(score, (int, float)):
-        found["score"] = float(score)
-    if isinstance(box, list) and len(box) == 4 and all(isinstance(side, (int, float)) for side in box):
-        found["box"] = box
-    return found
+                    found = {"score": 1.0, **entry} if isinstance(entry, dict) else {}
+                    if isinstance(found.get("label"), str) and isinstance(found["score"], (int, float)):
+                        yield {key: found[key] for key in DRAWN if key in found}
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 REPORT_BYTES = 8_192
 """Longest message of a camera's process."""
@@ -20,6 +21,7 @@ ORDER_BYTES = 131_072
 SIDE_LIMIT = 16_384
 """Most pixels of a side of a frame."""
 COUNT_LIMIT = 2**53
+REASON_CHARS = 500
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 """Seals of memory that is passed: it neither shrinks nor changes (fcntl(2))."""
 
@@ -36,15 +38,17 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """State after an event, by the state before it. The events opened, stalled, lost and connecting are a process's."""
 STREAMS = frozenset({STREAMING, NO_MODEL})
 """States in which frames arrive."""
-KINDS = ("opened", "stalled", "lost", "connecting", "frame", "failed", "picture", "alive")
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=COUNT_LIMIT)]
+Side = Annotated[int, msgspec.Meta(ge=0, le=SIDE_LIMIT)]
+Text = Annotated[str, msgspec.Meta(max_length=REASON_CHARS)]
 
 
 class CameraProtocolError(Exception):
     """Message that no process of ours sends. Such a process is ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class CameraReport:
+class CameraReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Message of a camera's process.
 
     `kind`: an event of TRANSITIONS; "frame", "picture" (with a memfd of `byte_size`) or "failed" in answer to the order
@@ -52,38 +56,38 @@ class CameraReport:
     decoded, on the monotonic clock. `read`, `left_out`, `skipped` and `broken` count since the process began.
     """
 
-    kind: str
-    id: int = 0
-    reason: str = ""
-    codec: str = ""
-    width: int = 0
-    height: int = 0
-    at_ns: int = 0
-    byte_size: int = 0
-    read: int = 0
-    left_out: int = 0
-    skipped: int = 0
-    broken: int = 0
+    kind: Literal["opened", "stalled", "lost", "connecting", "frame", "failed", "picture", "alive"]
+    id: Count = 0
+    reason: Text = ""
+    codec: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]{0,39}$")] = ""
+    width: Side = 0
+    height: Side = 0
+    at_ns: Count = 0
+    byte_size: Count = 0
+    read: Count = 0
+    left_out: Count = 0
+    skipped: Count = 0
+    broken: Count = 0
 
     def encode(self) -> bytes:
         """Return the message."""
-        document = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        given = {name: value for name, value in document.items() if value}
-        return json.dumps({**given, "reason": self.reason[:500]}).encode()
+        return msgspec.json.encode(self)
+
+
+_READER = msgspec.json.Decoder(CameraReport)
 
 
 def read_report(message: bytes) -> CameraReport:
     """Read a message of a camera's process. Raises CameraProtocolError."""
     try:
-        document = json.loads(message)
-    except (ValueError, RecursionError):
-        raise CameraProtocolError("it is not JSON") from None
-    if not isinstance(document, dict) or document.get("kind") not in KINDS:
-        raise CameraProtocolError("it is no report")
-    for name, value in document.items():
-        if name not in _CHECKS or not _CHECKS[name](value):
-            raise CameraProtocolError(f"{name!r:.40} is wrong")
-    return CameraReport(**{**document, "reason": _plain(document.get("reason", ""))})
+        return _READER.decode(message)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CameraProtocolError(f"{error}"[:REASON_CHARS]) from None
+
+
+def plain_reason(text: str) -> str:
+    """Return a reason for logs and terminals: on one line, without control characters, not too long."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:REASON_CHARS]
 
 
 def encode_order(order: Mapping[str, Any]) -> bytes:
@@ -97,30 +101,3 @@ def next_state(state: str, event: str) -> str:
         return TRANSITIONS[state][event]
     except KeyError:
         raise CameraProtocolError(f"{event} while {state}") from None
-
-
-def _plain(text: str) -> str:
-    """Return a text for logs and terminals on one line, without control characters."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 500
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < COUNT_LIMIT
-
-
-def _is_side(value: object) -> bool:
-    return type(value) is int and 0 <= value <= SIDE_LIMIT
-
-
-_CHECKS = {
-    "kind": _is_text,
-    "reason": _is_text,
-    "codec": lambda value: _is_text(value) and value.isascii() and value.replace("_", "").isalnum() and len(value) < 40,
-    "width": _is_side,
-    "height": _is_side,
-    **dict.fromkeys(("id", "at_ns", "byte_size", "read", "left_out", "skipped", "broken"), _is_count),
-}

@@ -1,6 +1,7 @@
 """Messages of a camera's process: what ours sends is read, all else is refused; the states of a camera."""
 
 import json
+import typing
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,6 @@ from hypothesis import strategies as st
 
 from gateway.serving.frontends.cameras.protocol import (
     COUNT_LIMIT,
-    KINDS,
     REPORT_BYTES,
     SIDE_LIMIT,
     STATES,
@@ -17,13 +17,15 @@ from gateway.serving.frontends.cameras.protocol import (
     CameraProtocolError,
     CameraReport,
     next_state,
+    plain_reason,
     read_report,
 )
 
+KINDS = typing.get_args(typing.get_type_hints(CameraReport)["kind"])
 SIDES, COUNTS = st.integers(0, SIDE_LIMIT), st.integers(0, COUNT_LIMIT - 1)
 REPORTS = st.builds(
     CameraReport,
-    kind=st.sampled_from(sorted(KINDS)),
+    kind=st.sampled_from(KINDS),
     id=COUNTS,
     reason=st.text(st.sampled_from("abcXYZ089é:"), max_size=500),
     codec=st.from_regex(r"[a-z0-9_]{0,38}[a-z0-9]", fullmatch=True),
@@ -37,7 +39,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
 )
-NAMES = st.sampled_from([*CameraReport.__dataclass_fields__, "other"])
+NAMES = st.sampled_from([*CameraReport.__struct_fields__, "other"])
 
 
 @given(REPORTS)
@@ -58,7 +60,7 @@ def test_hostile_bytes_are_refused_or_within_bounds(message):
         assert 0 <= getattr(report, name) <= SIDE_LIMIT
     for name in ("id", "at_ns", "byte_size", "read", "left_out", "skipped", "broken"):
         assert 0 <= getattr(report, name) < COUNT_LIMIT
-    assert report.reason.isprintable()
+    assert plain_reason(report.reason).isprintable()
     assert len(report.reason) <= 500
 
 
@@ -69,12 +71,11 @@ def test_messages_that_are_hard_to_read_are_refused(message):
 
 
 def test_control_characters_of_a_reason_reach_no_terminal():
-    report = read_report(json.dumps({"kind": "lost", "reason": "a\x1b[2J\nb\u202e"}).encode())
-    assert report.reason == "a [2J b"
+    assert plain_reason("a\x1b[2J\nb\u202e") == "a [2J b"
 
 
 def test_the_longest_reason_of_wide_characters_fits_a_message():
-    assert len(CameraReport("lost", reason="\U0001f3a5" * 900).encode()) <= REPORT_BYTES
+    assert len(CameraReport("lost", reason=plain_reason("\U0001f3a5" * 900)).encode()) <= REPORT_BYTES
 
 
 def test_every_state_can_be_lost_and_be_reached_again():

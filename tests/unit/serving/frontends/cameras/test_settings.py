@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.serving.cli.config import effective
 from gateway.serving.config import parse_config
 from gateway.serving.frontends.cameras.settings import CameraSettings, check_cameras
 
@@ -84,3 +85,9 @@ def test_a_secret_is_not_shown_where_the_url_is_wrong(url):
     with pytest.raises(ConfigurationError) as raised:
         parse_config(DOOR.replace("rtsp://10.0.0.7/h264", url), "")
     assert "s3cret" not in str(raised.value) + raised.value.excerpt
+
+
+def test_the_configuration_in_force_shows_cameras_without_secrets():
+    shown = effective(parse_config(DOOR.replace("rtsp://", "rtsp://admin:s3cret@"), ""))
+    assert shown["camera[0]"]["url"] == "rtsp://10.0.0.7/h264"
+    assert "camera" not in effective(parse_config("", ""))
