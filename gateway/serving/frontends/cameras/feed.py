@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import time
 from collections import Counter, deque
@@ -31,6 +32,7 @@ from gateway.serving.frontends.cameras.protocol import (
     CONNECTING,
     LOST,
     NO_MODEL,
+    SIDE_LIMIT,
     STREAMING,
     STREAMS,
     CameraProtocolError,
@@ -384,7 +386,11 @@ class CameraFeed:
             return
         self._pictured_s, self._order = now_s, self._order + 1
         self._picture = (self._order, wall_ns)
-        boxes = [entry for entry in entries if "box" in entry and entry["score"] >= settings.min_score]
+        boxes = [
+            {**entry, "box": [min(max(side, 0.0), SIDE_LIMIT) for side in entry["box"]]}
+            for entry in entries
+            if entry["score"] >= settings.min_score and _is_box(entry.get("box"))
+        ]
         drawn = boxes[: self._limits.entries] if settings.boxes else []
         self._process.send({"picture": self._order, "entries": drawn})
 
@@ -426,6 +432,12 @@ def _entries(response: InferResponse) -> Iterator[dict[str, Any]]:
                     found = {"score": 1.0, **entry} if isinstance(entry, dict) else {}
                     if isinstance(found.get("label"), str) and isinstance(found["score"], (int, float)):
                         yield {key: found[key] for key in DRAWN if key in found}
+
+
+def _is_box(box: Any) -> bool:
+    """Return True for four finite numbers. Pillow never ends with others."""
+    sides = box if isinstance(box, list) and len(box) == 4 else [None]
+    return all(isinstance(side, (int, float)) and math.isfinite(side) for side in sides)
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
