@@ -40,7 +40,6 @@ from gateway.serving.config import (
     state_folder,
 )
 from gateway.serving.domain.permissions import UserAccount
-from gateway.serving.frontends.cameras.source import without_secret
 
 NAMES_SHOWN = 5
 """Most names in one remark."""
@@ -91,8 +90,10 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     for name, listen in listens.items():
         tables[name] = {"listen": listen, **tables[name]}
         tables.pop(f"{name}_listen")
-    cameras = {f"camera[{index}]": each for index, each in enumerate(tables.pop("camera"))}
-    return {**tables, **{table: {**each, "url": without_secret(each["url"])} for table, each in cameras.items()}}
+    tables.pop("camera")
+    for index, camera in enumerate(config.camera):
+        tables[f"camera[{index}]"] = {**dataclasses.asdict(camera), "url": camera.shown_url}
+    return tables
 
 
 def _toml_value(key: str, value: Any) -> str:

@@ -339,6 +339,17 @@ async def test_a_frozen_stream_is_stalled_and_opened_again(tmp_path):
 
 
 @pytest.mark.asyncio
+async def test_a_process_whose_reading_hangs_ends_itself_and_is_started_again():
+    engine = Answers()
+    limits = ChildLimits(alive_s=0.1, pause_s=0.05, pause_limit_s=0.2, read_s=50.0, hang_s=2.0)
+    with web_camera(*[jpeg(64, 32)] * 4, then="freeze") as url:
+        async with reading(engine, camera(url), limits=limits) as cameras:
+            status = await until(cameras, lambda status: status["state"] == "stalled")
+            assert status["reason"] == "no frame was decoded in 2 s"
+            await until(cameras, lambda status: status["restarts"] == 1 and status["state"] == "streaming")
+
+
+@pytest.mark.asyncio
 async def test_a_camera_that_is_gone_is_connected_again_for_ever():
     engine = Answers()
     with web_camera(*[jpeg(64, 32)] * 4, then="end") as url:

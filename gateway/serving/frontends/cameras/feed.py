@@ -19,6 +19,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.redaction import without_secrets
 from gateway.common.domain.retry import SECOND_NS, TokenBuckets, draw_chance, pause_s
 from gateway.common.domain.tensor import DATATYPES, Array, Datatype, Tensor
 from gateway.common.files.credentials import read_secret, secret_path
@@ -33,6 +34,7 @@ from gateway.serving.frontends.cameras.protocol import (
     LOST,
     NO_MODEL,
     SIDE_LIMIT,
+    STALLED,
     STREAMING,
     STREAMS,
     CameraProtocolError,
@@ -42,7 +44,6 @@ from gateway.serving.frontends.cameras.protocol import (
     read_report,
 )
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, FeedSettings, SnapshotSettings
-from gateway.serving.frontends.cameras.source import without_secret
 from gateway.serving.frontends.documents import model_config, model_metadata
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class CameraFeed:
             rates = [0.0, *rates[1:]]
         return {
             "name": self.settings.name,
-            "url": without_secret(self.settings.url),
+            "url": self.settings.shown_url,
             "model": self.settings.model,
             "state": self._state,
             "since": round(self._since_s, 3),
@@ -181,7 +182,7 @@ class CameraFeed:
                 log.exception("camera %s", self.settings.name)
                 reason = f"{type(error).__name__}: {error}"
             failures = 1 if time.monotonic() - begin_s > self._limits.stable_s else failures + 1
-            if self._state != LOST or not self._reason:  # else it has reported why
+            if self._state not in {LOST, STALLED} or not self._reason:  # else it has reported why
                 self._reason = reason
                 self._enter("lost")
             chance = 0.5 + draw_chance() / 2
@@ -264,13 +265,13 @@ class CameraFeed:
         if report.kind == "opened":
             self._codec, self._size = report.codec, (report.width, report.height)
         elif report.kind != "connecting":
-            self._reason = without_secret(plain_reason(report.reason)) or report.kind
+            self._reason = without_secrets(plain_reason(report.reason)) or report.kind
         self._enter(report.kind)
         self.want()
 
     def _take_failure(self, report: CameraReport) -> None:
         """Count a frame that could not be sent."""
-        self._reason = without_secret(plain_reason(report.reason))
+        self._reason = without_secrets(plain_reason(report.reason))
         if report.id == self._ordered:
             self._ordered = 0
             self._drop("INVALID")

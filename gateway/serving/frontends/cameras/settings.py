@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source
+from gateway.common.domain.redaction import without_secrets
+from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source, without_secret
 
 MAX_CAMERAS = 64
 CAMERA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -101,6 +102,11 @@ class CameraSettings:
         return (
             file_source(self.url) if is_file(self.url) else camera_source(self.url, "a file is named by its whole path")
         )
+
+    @property
+    def shown_url(self) -> str:
+        """Return the URL without user, password, and parameters that are named as secrets."""
+        return without_secrets(without_secret(self.url))
 
     @property
     def has_secret(self) -> bool:

@@ -90,4 +90,7 @@ def test_a_secret_is_not_shown_where_the_url_is_wrong(url):
 def test_the_configuration_in_force_shows_cameras_without_secrets():
     shown = effective(parse_config(DOOR.replace("rtsp://", "rtsp://admin:s3cret@"), ""))
     assert shown["camera[0]"]["url"] == "rtsp://10.0.0.7/h264"
+    (camera,) = parse_config(DOOR.replace("/h264", "/h264?user=admin&pwd=s3cret&stream=1"), "").camera
+    assert "s3cret" not in camera.shown_url
+    assert camera.shown_url.startswith("rtsp://10.0.0.7/h264?user=admin")
     assert "camera" not in effective(parse_config("", ""))
