@@ -206,7 +206,8 @@ class CameraFeed:
                 log.error("the process %s of camera %s cannot be killed", process.pid, self.settings.name)
 
     async def _serve(self, process: CameraProcess) -> str:
-        unasked = TokenBuckets(self._limits.unasked, 3 * self._limits.unasked, 1)
+        unasked, per_s = self._limits.unasked, self.settings.per_s
+        budgets = TokenBuckets(unasked, 3 * unasked, 1), TokenBuckets(1.5 * per_s + 1, per_s + 10, 1)
         while True:
             try:
                 async with timeout(self._limits.silent_s):
@@ -215,7 +216,7 @@ class CameraFeed:
                     code = await process.ended(1.0)
                     return "its process ended" + ("" if code is None else f" with exit code {code}")
                 try:
-                    self._take(read_report(message), descriptor, unasked)
+                    self._take(read_report(message), descriptor, *budgets)
                 finally:
                     if descriptor >= 0:
                         os.close(descriptor)
@@ -239,12 +240,12 @@ class CameraFeed:
         masks, limits = list(map(list, settings.masks)), asdict(self._limits)
         return {"url": url, "masks": masks, "per_s": settings.per_s, "limits": limits}
 
-    def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets) -> None:
-        """Take a message. Raises CameraProtocolError."""
+    def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets, asked: TokenBuckets) -> None:
+        """Take a message; one that answers an order counts as `asked`. Raises CameraProtocolError."""
         for name in COUNTED:
             self._now[name] = max(self._now[name], getattr(report, name))
         is_answer = report.id and report.id in {self._ordered, self._picture[0]}
-        if not is_answer and unasked.take("", time.monotonic_ns()):
+        if (asked if is_answer else unasked).take("", time.monotonic_ns()):
             raise CameraProtocolError("too many messages")
         if report.kind in {"frame", "picture"}:
             if report.id != (self._ordered if report.kind == "frame" else self._picture[0]) or not report.id:
