@@ -225,8 +225,8 @@ def harden(limits: ChildLimits) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, limits.files),
     ):
-        _, most = resource.getrlimit(what)
-        least = bound if most == resource.RLIM_INFINITY else min(bound, most)
+        # What the daemon allows itself ([gateway] memory_mib) bounds this process, too.
+        least = min((bound, *(each for each in resource.getrlimit(what) if each != resource.RLIM_INFINITY)))
         resource.setrlimit(what, (least, least))
     with suppress(OSError):
         os.setpgid(0, 0)  # ctrl-c at a terminal is for the daemon
