@@ -39,6 +39,7 @@ from gateway.common.store.settings import LibrarySettings, StateSettings
 from gateway.common.store.text import read_text
 from gateway.serving.committed.settings import SignedReleaseSettings
 from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.frontends.cameras.settings import CameraSettings, check_cameras
 from gateway.serving.frontends.control.settings import ControlServerSettings
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings, blamed_on, brokers
@@ -169,6 +170,7 @@ class Config:
     library: LibrarySettings = field(default_factory=LibrarySettings)
     state: StateSettings = field(default_factory=StateSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    camera: tuple[CameraSettings, ...] = ()
 
     def error(self, problem: str, table: str = "", key: str = "") -> ConfigurationError:
         """Return the refusal of a setting, with the file and line that set it."""
@@ -243,15 +245,19 @@ def read_source(text: str, file: str) -> Source:
 
 
 def _built(values: typing.Mapping[str, Any], sources: typing.Sequence[Source], file: str) -> Config:
-    tables = only_tables(Table(values, file=file, sources=sources), SECTIONS, _tables_with)
+    top = Table(values, file=file, sources=sources)
+    cameras = tuple(read_settings(CameraSettings, each, _tables_with) for each in top.tables("camera"))
+    tables = only_tables(top, SECTIONS, _tables_with)
     config = Config(
         file=file,
         sources=tuple(sources),
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
+        camera=cameras,
         **{name: read_settings(SECTIONS[name], table, _tables_with) for name, table in tables.items()},
     )
     _check_shares(config, tables["shares"])
+    _check_cameras(config)
     return config
 
 
@@ -275,6 +281,19 @@ def _check_shares(config: Config, table: Table) -> None:
                 f"{percent} % of {name} = {total} are fewer bytes than the largest request, {largest}; raise one of "
                 "the two, or lower max_message_bytes or max_body_bytes",
             )
+
+
+def _check_cameras(config: Config) -> None:
+    """Refuse cameras that do not go together, and passwords in files that all may read. Raises ConfigurationError."""
+    try:
+        check_cameras(config.camera)
+    except ConfigurationError as error:
+        raise config.error(error.problem, error.table, error.key) from None
+    file = next((source.file for source in reversed(config.sources) if source.holds("camera", "")), "")
+    for camera in config.camera:
+        if camera.has_secret and is_exposed(file):
+            problem = "has a password, and all users of this device may read the file; name a file with `credential`"
+            raise config.error(f"{problem}, or run: chmod o-r {shlex.quote(file)}", camera.table, "url")
 
 
 def read_addresses(texts: typing.Iterable[str], table: str, key: str = "listen") -> tuple[Address, ...]:
@@ -344,6 +363,7 @@ def open_listeners(config: Config, security: Security) -> list[Address]:
 def exposed_secrets(config: Config) -> dict[str, tuple[str, str]]:
     """Return the problem and its remedy for each setting whose file of secrets all users may read."""
     named = {f"{table}.{key}": getattr(getattr(config, table), key) for table, key in SECRETS}
+    named |= {f"{camera.table}.credential": camera.credential for camera in config.camera}
     return {
         setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)} (EG-214)")
         for setting, name in named.items()

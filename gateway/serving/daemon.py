@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError
@@ -33,12 +33,15 @@ from gateway.serving.store.folder_watch import FolderWatch
 from gateway.serving.store.state import StateStore
 
 if TYPE_CHECKING:
+    from gateway.common.domain.statistics import MetricSample
     from gateway.serving.domain.vitals import Vitals
+    from gateway.serving.frontends.cameras.cameras import Cameras
+    from gateway.serving.frontends.cameras.settings import CameraSettings
     from gateway.serving.frontends.mqtt.frontend import MqttFrontends
     from gateway.serving.frontends.regions import Regions
     from gateway.serving.frontends.rest_v2.server import RestFrontend
 
-LIVE = frozenset({"models", "log", "file", "sources", "auth", "tls"})
+LIVE = frozenset({"models", "log", "file", "sources", "auth", "tls", "camera"})
 """Settings that SIGHUP applies at once; the others need a restart."""
 
 HTTP_WAITS_S = 1.0
@@ -76,6 +79,7 @@ class Daemon:
         self._trimming = Trimming(self._stop.is_set)
         self._failures = failures
         self._mqtt: MqttFrontends | None = None
+        self._cameras: Cameras | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
         self._readiness_changed: Callable[[], None] = lambda: None
@@ -160,6 +164,8 @@ class Daemon:
         if self._mqtt is not None:  # not before: what waits at brokers would be held for models that load at once
             await self._mqtt.start()
             stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
+        stack.push_async_callback(self._stop_cameras)  # before MQTT, which publishes that they are offline
+        self._follow_cameras(self._config.camera)
 
     async def _build(self, state: StateStore) -> None:
         config, store = self._config, CommittedStore(self._config.fleet, self._config.library)
@@ -202,8 +208,10 @@ class Daemon:
         waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
         if waiting:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
-        self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
+        self._config = dataclasses.replace(self._config, models=config.models, log=config.log, camera=config.camera)
         configure_logging(config.log)
+        if self._up:
+            self._follow_cameras(config.camera)
         if folders != before:
             await self._watch.follow(folders)
         if not config.fleet.store and all(release.problem for release in releases):
@@ -236,7 +244,7 @@ class Daemon:
         absent: Source = tuple
         regions = absent if self._regions is None else self._regions.samples
         mqtt = absent if self._mqtt is None else self._mqtt.samples
-        sources = (mqtt, self._state.samples, regions, *refused)
+        sources = (mqtt, self._state.samples, regions, self._camera_samples, *refused)
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, security = self._engine, self._credentials.security
         ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
@@ -261,7 +269,8 @@ class Daemon:
             return
         ports = (self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem)
         more = (lambda: None if self._mqtt is None else self._mqtt.online, self._trials, settings, self._pools)
-        bound = await (frontend := control_frontend(*ports, *more)).start([settings.address])
+        control_ports = (*ports, *more, self._camera_statuses)
+        bound = await (frontend := control_frontend(*control_ports)).start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)
         self._begin_answering(stack, frontend.serve(), "control")
@@ -290,6 +299,28 @@ class Daemon:
             folder = None if self._state.problem else Path(self._life.folder)
             self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)
             stack.enter_context(self._mqtt.locked())
+
+    def _follow_cameras(self, settings: Sequence[CameraSettings]) -> None:
+        """Read these cameras. Their modules are loaded with the first one."""
+        if self._stop.is_set():  # they are ended already
+            return
+        if self._cameras is None and settings:
+            from gateway.serving.frontends.cameras.cameras import Cameras
+
+            listeners: list[Any] = [each for each in (self._mqtt,) if hasattr(each, "answered")]
+            self._cameras = Cameras(self._engine, listeners)
+        if self._cameras is not None:
+            self._cameras.follow(settings)
+
+    async def _stop_cameras(self) -> None:
+        if self._cameras is not None:
+            await self._cameras.stop()
+
+    def _camera_samples(self) -> Iterable[MetricSample]:
+        return () if self._cameras is None else self._cameras.samples()
+
+    def _camera_statuses(self) -> list[dict[str, Any]]:
+        return [] if self._cameras is None else self._cameras.statuses()
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
         if self._config.shared_memory.allowed:
@@ -338,6 +369,8 @@ class Daemon:
             self._trimming.soon(changed=changed)
         if (changed or is_refused or isinstance(event, VariantChosen)) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
+        if (changed or is_refused or isinstance(event, VariantChosen)) and self._cameras is not None:
+            self._cameras.readiness_changed()
 
     def _summary(self) -> str:
         """Return one line for people: what is ready, loading, refused or undecided."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -253,15 +253,16 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     trials: SettingsTrials,
     settings: ControlServerSettings,
     pools: Pools,
+    cameras: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> ControlFrontend:
-    """Wire the control API; `problem` and `broker` as in `About`."""
+    """Wire the control API; `problem`, `broker` and `cameras` as in `About`."""
     from gateway.serving.frontends.control.about import About
     from gateway.serving.frontends.control.server import ControlFrontend
     from gateway.serving.hardware.report import inventory_json
 
     name = surveyed.profile_name
     inventory = inventory_json(surveyed.inventory, name)
-    about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem, broker)
+    about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem, broker, cameras)
     return ControlFrontend(fleet, repository, engine, trials, about, settings, pools)
 
 

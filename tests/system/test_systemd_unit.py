@@ -113,8 +113,8 @@ def test_the_agent_comes_after_the_gateway_and_lives_without_it() -> None:
     assert not {"requires", "bindsto", "requisite", "partof"} & set(unit)
 
 
-@pytest.mark.parametrize("nodes", ["drm", "accel", "apex", "usb_device", "hailo*", "nvidia*"])
-def test_accelerators_nodes_may_be_opened(nodes: str) -> None:
+@pytest.mark.parametrize("nodes", ["drm", "accel", "apex", "usb_device", "hailo*", "nvidia*", "video4linux"])
+def test_nodes_of_accelerators_and_cameras_may_be_opened(nodes: str) -> None:
     assert f"DeviceAllow=char-{nodes} rw" in SOURCE.read_text().splitlines()
 
 

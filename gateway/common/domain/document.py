@@ -218,7 +218,17 @@ class Table:
 
     def numbers(self, key: str, default: tuple[float, ...] = _REQUIRED) -> tuple[float, ...]:
         """Take an array of finite numbers."""
-        values = self._array(key, (int, float), "numbers", default)
+        return self._finite(key, self._array(key, (int, float), "numbers", default))
+
+    def number_arrays(self, key: str) -> tuple[tuple[float, ...], ...]:
+        """Take an array of arrays of finite numbers."""
+        found = self._array(key, list, "arrays of numbers", _REQUIRED)
+        for value in (value for values in found for value in values):
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                self.refuse(key, f"must be an array of arrays of numbers; one holds {_value_text(value)}")
+        return tuple(self._finite(key, values) for values in found)
+
+    def _finite(self, key: str, values: Iterable[Any]) -> tuple[float, ...]:
         for value in values:
             if not abs(value) <= NUMBER_LIMIT:  # NaN compares false
                 self.refuse(key, f"must be an array of finite numbers; it holds {_value_text(value)}")

@@ -129,4 +129,6 @@ def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:
         return table.integers(key)
     if kind is float:
         return table.numbers(key)
+    if typing.get_origin(kind) is tuple:
+        return table.number_arrays(key)
     return table.texts(key)

@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.common.files.credentials import is_credential
 from gateway.serving.config import DEFAULT_FILE, Config, models_folders, more_files, site_profiles_folder
 from gateway.serving.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
+from gateway.serving.frontends.cameras.settings import is_file
 from gateway.serving.frontends.mqtt.settings.broker import table_of
 
 ENTRIES_LIMIT = 10_000
@@ -57,6 +58,8 @@ def needs(config: Config, state: Path) -> Iterator[PathPermission]:
             for key in ("ca", "cert", "key", "username_file", "password_file")
         },
         **{f"{route.table}.descriptor": route.descriptor for route in mqtt.route},
+        **{f"{camera.table}.credential": camera.credential for camera in config.camera},
+        **{f"{camera.table}.url": camera.url for camera in config.camera if is_file(camera.url)},
         "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
     }
     main = Path(config.file or DEFAULT_FILE)

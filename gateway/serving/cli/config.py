@@ -90,6 +90,9 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     for name, listen in listens.items():
         tables[name] = {"listen": listen, **tables[name]}
         tables.pop(f"{name}_listen")
+    tables.pop("camera")
+    for index, camera in enumerate(config.camera):
+        tables[f"camera[{index}]"] = {**dataclasses.asdict(camera), "url": camera.shown_url}
     return tables
 
 

@@ -14,7 +14,14 @@ import numpy as np
 
 from gateway import __version__
 from gateway.common.domain.expressions import Expression
-from gateway.common.domain.manifest import CORRID, ModelManifest, Preprocess, SequenceBatching, TensorSpec
+from gateway.common.domain.manifest import (
+    CORRID,
+    IMAGE_FORMATS,
+    ModelManifest,
+    Preprocess,
+    SequenceBatching,
+    TensorSpec,
+)
 from gateway.common.domain.pipeline import (
     IMAGE,
     CountStep,
@@ -106,6 +113,9 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {"provider": placement.provider} if placement.provider else {}
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
+    if placement.pipeline is not None:
+        images = [each.name for each in placement.pipeline.inputs if each.kind == IMAGE]
+        facts |= {PREPROCESS + name: _sent_images(Preprocess(IMAGE_FORMATS)) for name in images}
     config = {
         "name": manifest.name,
         "platform": placement.runtime,

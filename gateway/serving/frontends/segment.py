@@ -195,7 +195,7 @@ class SealedSegment(Segment):
             raise _cannot_open(self._path, error.strerror or str(error), Fault.OVERLOADED) from None
         weakref.finalize(self, os.close, self._descriptor)
         found = os.fstat(self._descriptor)
-        if found.st_dev != _memfd_device() or not _seals(self._descriptor) & fcntl.F_SEAL_SHRINK:
+        if not is_sealed(self._descriptor, fcntl.F_SEAL_SHRINK):
             raise _cannot_open(
                 self._path, "pass a memfd in pages of the usual size, sealed with F_SEAL_SHRINK (memfd_create(2))"
             )
@@ -212,6 +212,11 @@ class SealedSegment(Segment):
         if access == os.O_RDONLY or _seals(self._descriptor) & (fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE):
             raise _cannot_open(self._path, "it may not be written; pass it open for writing, without F_SEAL_WRITE")
         return self._descriptor
+
+
+def is_sealed(descriptor: int, seals: int) -> bool:
+    """Return True for a memfd in pages of the usual size that has all of these seals (fcntl(2))."""
+    return os.fstat(descriptor).st_dev == _memfd_device() and _seals(descriptor) & seals == seals
 
 
 def _seals(descriptor: int) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.workshop.camera.forms import FrameForm
+from gateway.serving.frontends.cameras.forms import FrameForm
 
 Parts = tuple[bytes, ...]
 """Tensor's bytes on the wire, in pieces."""

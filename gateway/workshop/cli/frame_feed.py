@@ -17,11 +17,11 @@ from gateway.common.domain.errors import Fault, RequestError, UnreachableError
 from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.serving.cli.remote import checked, model_path, read_object
 from gateway.serving.cli.result_view import RESULTS
-from gateway.workshop.camera.forms import FrameForm, choose_form
-from gateway.workshop.camera.frames import PreparedFrame
+from gateway.serving.frontends.cameras.forms import FrameForm, choose_form
+from gateway.serving.frontends.cameras.frames import PreparedFrame
+from gateway.serving.frontends.cameras.settings import FeedSettings
 from gateway.workshop.camera.requests import Parts, binary_request, region_request, wire_parts
 from gateway.workshop.camera.segment import FrameSegment
-from gateway.workshop.camera.settings import CameraSettings
 
 REGIONS = "/v2/systemsharedmemory/region"
 
@@ -42,9 +42,7 @@ class FrameFeed:
     `tell` is called with a line for the user if frames cannot be in shared memory.
     """
 
-    def __init__(
-        self, place: GatewayAddress, keys: Keys, settings: CameraSettings, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, place: GatewayAddress, keys: Keys, settings: FeedSettings, tell: Callable[[str], None]) -> None:
         self._place, self._tell = place, tell
         self._client = GatewayClient(place, keys, settings.request_s)
         self._segment: FrameSegment | None = None

@@ -15,13 +15,13 @@ from gateway.serving.cli.common import clean_up_on_signals, warn
 from gateway.serving.cli.result_view import documents_of
 from gateway.serving.cli.running import disk_meant, find_running
 from gateway.serving.cli.waiting import ModelWait
-from gateway.workshop.camera.frames import prepare
+from gateway.serving.frontends.cameras.frames import prepare
+from gateway.serving.frontends.cameras.newest import NewestSlot
+from gateway.serving.frontends.cameras.reader import DecodedFrame, SourceReader
+from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
+from gateway.serving.frontends.cameras.settings import FeedSettings
+from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source
 from gateway.workshop.camera.measures import FrameCounts, FrameTimes, LatencyRecord, RecentRate, summary
-from gateway.workshop.camera.newest import NewestSlot
-from gateway.workshop.camera.reader import DecodedFrame, SourceReader
-from gateway.workshop.camera.reading import ReadingThread, WaitingFrame
-from gateway.workshop.camera.settings import CameraSettings
-from gateway.workshop.camera.source import VideoSource, camera_source, file_source
 from gateway.workshop.cli.frame_feed import FedModel, FrameFeed
 from gateway.workshop.cli.infer_options import FASTEST
 from gateway.workshop.cli.video_drawing import Drawing, drawing
@@ -36,7 +36,7 @@ WAITING_HELPS = {Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE}
 
 def command(arguments: argparse.Namespace) -> int:
     """Feed frames until the source ends, the wished number is reached, or ctrl-c; print results and tables."""
-    settings = CameraSettings()
+    settings = FeedSettings()
     source = _source(arguments)
     reader = SourceReader(source, settings, warn)
     container = reader.open()
@@ -72,7 +72,7 @@ class VideoRun:
     """One feed: its loop, results and measures."""
 
     def __init__(
-        self, arguments: argparse.Namespace, settings: CameraSettings, feed: FrameFeed, model: FedModel, drawn: Drawing
+        self, arguments: argparse.Namespace, settings: FeedSettings, feed: FrameFeed, model: FedModel, drawn: Drawing
     ) -> None:
         self._arguments, self._settings, self._as_json = arguments, settings, arguments.output == "json"
         self._feed, self._model, self._drawn = feed, model, drawn

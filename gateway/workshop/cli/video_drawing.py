@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.serving.cli.draw import draw, draw_image
+from gateway.serving.cli.draw import draw_image
+from gateway.serving.tasks.drawing import draw
 from gateway.workshop.camera.video_file import SUFFIXES, VideoFile
 
 if TYPE_CHECKING:

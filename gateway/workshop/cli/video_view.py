@@ -10,14 +10,14 @@ from typing import Any
 
 from gateway.common.terminal.tables import plain, print_table
 from gateway.serving.cli.result_view import documents_of, in_short
+from gateway.serving.frontends.cameras.settings import FeedSettings
 from gateway.workshop.camera.measures import count_rows, latency_rows
-from gateway.workshop.camera.settings import CameraSettings
 
 Show = Callable[[str], None]
 
 
 @contextmanager
-def live_line(settings: CameraSettings, *, as_json: bool) -> Iterator[Show]:
+def live_line(settings: FeedSettings, *, as_json: bool) -> Iterator[Show]:
     """Yield what shows a line in place of the last one, on standard error.
 
     It is silent without a terminal, and with JSON lines on the same one.

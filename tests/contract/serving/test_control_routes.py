@@ -248,7 +248,7 @@ async def test_the_document_of_the_api():
         document = (await gateway.client.get("/schema/openapi.json")).json()
     paths = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
     assert paths == {(method, path.replace("/meter/", "/{slot}/")) for method, path, _ in COMMANDS} | {
-        ("GET", f"/v1/{name}") for name in ("status", "inventory", "vitals", "statistics", "settings")
+        ("GET", f"/v1/{name}") for name in ("status", "inventory", "vitals", "cameras", "statistics", "settings")
     }
     body = document["paths"]["/v1/models/{slot}/load"]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]

@@ -22,6 +22,7 @@ from gateway.device.agent.state.identity import DEVICE_FILE
 from gateway.device.installer import settings as software_config
 from gateway.serving import config as gateway_config
 from gateway.serving.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
+from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
 
 PACKAGING = Path(__file__).parents[3] / "packaging"
 SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
@@ -36,7 +37,8 @@ EXAMPLE = {"name", "topics", "model", "sensor", "path"}
 class Sample:
     """Configuration that ships, and what reads it.
 
-    `listen`: settings that are parsed in addition to a table's dataclass; `packaged`: what it sets.
+    `listen`: settings that are parsed in addition to a table's dataclass; `packaged`: what it sets. `repeated`: tables
+    of which there may be several.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Sample:
     sections: Mapping[str, Any]
     listen: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     packaged: str = ""
+    repeated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def shipped(self) -> str:
@@ -56,7 +59,9 @@ class Sample:
 
     @property
     def settings(self) -> set[tuple[str, str]]:
-        known = {pair for table, make in self.sections.items() for pair in _documented(make, table)}
+        known = {
+            pair for table, make in {**self.sections, **self.repeated}.items() for pair in _documented(make, table)
+        }
         return known | {(table, "listen") for table in self.listen}
 
 
@@ -66,6 +71,7 @@ GATEWAY = Sample(
     gateway_config.SECTIONS,
     {"grpc": DEFAULT_GRPC, "http": DEFAULT_HTTP},
     PACKAGED,
+    {"camera": CameraSettings},
 )
 AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIONS)
 TOP = ""
@@ -102,7 +108,7 @@ def _documented(settings: type, table: str) -> Iterator[tuple[str, str]]:
     """Yield every (table, key) that the settings of one table have."""
     hints, repeated = typing.get_type_hints(settings), _repeated(settings)
     for spec in dataclasses.fields(settings):
-        inner = repeated.get(spec.name) or hints[spec.name]
+        inner = repeated.get(spec.name) or (*typing.get_args(hints[spec.name]), hints[spec.name])[0]
         if dataclasses.is_dataclass(inner):
             yield from _documented(typing.cast("type", inner), f"{table}.{spec.name}")
         else:
@@ -188,6 +194,11 @@ def test_listening_by_default_is_what_the_sample_says(table: str, default: tuple
 def test_the_example_route_and_its_tables_show_true_defaults() -> None:
     (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
     assert route == _by_default(route)
+
+
+def test_the_example_camera_shows_true_defaults() -> None:
+    (camera,) = parse_config(GATEWAY.uncommented, "sample").camera
+    assert camera == CameraSettings(camera.name, camera.url, camera.model, snapshot=SnapshotSettings())
 
 
 def _by_default(table: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ class About:
     `inventory` is the output of `edge-gateway probe --json`. `vitals` is called on a thread: sensors take milliseconds.
     `restart` returns what waits for a restart of this process, or "". `problem` returns why the committed releases
     could not be read and why the state cannot be written, or "". `broker` returns whether MQTT is connected, or None
-    without MQTT. `instance` differs after each start.
+    without MQTT. `cameras` returns a document of each camera. `instance` differs after each start.
     """
 
     profile: str
@@ -30,6 +30,7 @@ class About:
     restart: Callable[[], str]
     problem: Callable[[], str]
     broker: Callable[[], bool | None]
+    cameras: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

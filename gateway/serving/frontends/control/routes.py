@@ -94,6 +94,12 @@ async def vitals(request: Call) -> bodies.VitalsDocument:
     return bodies.vitals_document(await asyncio.to_thread(ports_of(request).about.vitals))
 
 
+@get("/v1/cameras", summary="State of each camera")
+async def cameras(request: Call) -> dict[str, Any]:
+    """Return state, rates, counts and latencies of each camera of the gateway."""
+    return {"cameras": [dict(each) for each in ports_of(request).about.cameras()]}
+
+
 @get("/v1/statistics", summary="Counters per model version", operation_class=AskingModel)
 async def statistics(request: Call) -> bodies.StatisticsDocument:
     """Return the counters of all loaded versions, or of those of `model`; none for an unknown model."""
@@ -212,6 +218,7 @@ HANDLERS = (
     status,
     inventory,
     vitals,
+    cameras,
     statistics,
     plan,
     load,

@@ -14,8 +14,9 @@ from PIL import Image, ImageColor
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.tensor import Array
-from gateway.serving.cli.draw import COLOURS, draw, draw_file, mask_of
+from gateway.serving.cli.draw import draw_file
 from gateway.serving.cli.result_view import documents_of, print_documents
+from gateway.serving.tasks.drawing import COLOURS, draw, mask_of
 from tests.simulators.images_made import stored_turned
 
 BOX: dict[str, Any] = {"label": "person", "class": 0, "score": 0.9, "box": [20.0, 40.0, 60.0, 80.0]}

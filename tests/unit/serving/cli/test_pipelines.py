@@ -21,10 +21,10 @@ from gateway.common.domain.pipeline import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Datatype
-from gateway.serving.cli.draw import draw
 from gateway.serving.cli.pipeline_svg import HEIGHT, RISE, WIDTH, draw_pipeline
 from gateway.serving.cli.pipelines import check_pipeline, with_figures, with_models, write_svg
 from gateway.serving.frontends.documents import pipeline_steps
+from gateway.serving.tasks.drawing import draw
 
 HEAD = 'schema = 1\nname = "{name}"\nversion = "1"\n[input]\nx = "FP32[4]"\n'
 SVG = "{http://www.w3.org/2000/svg}"

@@ -23,6 +23,7 @@ from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.shares import RefusalReason
 from gateway.serving.domain.vitals import Vitals
 from gateway.serving.frontends.authentication import Authentication
+from gateway.serving.frontends.cameras.cameras import samples as camera_samples
 from gateway.serving.frontends.mqtt.frontend import samples
 from gateway.serving.frontends.mqtt.session.listener import Welcome
 from gateway.serving.frontends.pools import Pools
@@ -171,7 +172,8 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
     documented = {
         name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
     }
-    everything = metrics_of(Counted(), *mqtt, *shared, *state, *pools.refusals.samples(), *callers.samples())
+    camera = camera_samples("door", {"read": 3}, 1, up=True)
+    everything = metrics_of(Counted(), *mqtt, *shared, *camera, *state, *pools.refusals.samples(), *callers.samples())
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
         for name, family in families(everything).items()

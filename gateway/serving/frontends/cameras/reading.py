@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Iterable
 
-from gateway.workshop.camera.newest import NewestSlot
-from gateway.workshop.camera.pacing import PlaybackClock, RateLimit
-from gateway.workshop.camera.reader import DecodedFrame
-from gateway.workshop.camera.settings import CameraSettings
+from gateway.serving.frontends.cameras.newest import NewestSlot
+from gateway.serving.frontends.cameras.pacing import PlaybackClock, RateLimit
+from gateway.serving.frontends.cameras.reader import DecodedFrame
+from gateway.serving.frontends.cameras.settings import FeedSettings
 
 
 class WaitingFrame:
@@ -56,7 +56,7 @@ class ReadingThread(threading.Thread):
         finally:
             self._slot.close()
 
-    def stop(self, settings: CameraSettings) -> None:
+    def stop(self, settings: FeedSettings) -> None:
         """End the thread. One that is blocked by its camera is left behind: it is a daemon."""
         self._stopped.set()
         self._slot.close()

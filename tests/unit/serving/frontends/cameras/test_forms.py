@@ -1,13 +1,16 @@
 """The form of frames that a model takes, by its metadata and configuration as the gateway writes them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.pipeline import PipelineInput
 from gateway.common.domain.statistics import Placement
 from gateway.common.domain.tensor import Datatype
+from gateway.serving.frontends.cameras.forms import FrameForm, choose_form
 from gateway.serving.frontends.documents import model_config, model_metadata
-from gateway.workshop.camera.forms import FrameForm, choose_form
 from gateway.workshop.camera.requests import binary_request, region_request, wire_parts
 
 
@@ -84,3 +87,17 @@ def test_an_image_has_its_length_before_it_and_a_tensor_has_none():
     assert b'"datatype": "BYTES"' in body[:length]
     assert b'"binary_data_size": 7' in body[:length]
     assert b'"shared_memory_byte_size": 7' in region_request(encoded, [1], "region", 7, [])
+
+
+def test_a_pipeline_takes_images_where_it_declares_them():
+    inputs = (TensorSpec("image", Datatype.BYTES, (-1,)),)
+    manifest = ModelManifest("gate", "1", inputs, (), ())
+    for kind in ("image", "text"):
+        declared = SimpleNamespace(inputs=(PipelineInput("image", kind),))
+        placement = Placement("pipeline", "pipeline", "none", "cpu", "", 8, pipeline=declared)
+        described = model_metadata(manifest, placement, ["1"])["inputs"], model_config(manifest, placement, ["1"])
+        if kind == "image":
+            assert choose_form("gate", *described) == FrameForm("image", "rgb24", image="jpeg")
+        else:
+            with pytest.raises(ConfigurationError, match="no images"):
+                choose_form("gate", *described)

@@ -9,7 +9,6 @@ from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.tensor import Datatype
-from gateway.serving.frontends.documents import PREPROCESS
 
 RAW_FRAMES = {"nv12": "nv12", "i420": "yuv420p", "yuyv": "yuyv422"}
 """FFmpeg's names of the raw frames that a manifest may declare."""
@@ -68,6 +67,8 @@ def choose_form(model: str, inputs: Sequence[Mapping[str, Any]], config: Mapping
     if len(needed) != 1:
         names = ", ".join(str(each["name"]) for each in inputs)
         raise ConfigurationError(f"model '{model}' has the inputs {names}; a video feeds models with one input only")
+    from gateway.serving.frontends.documents import PREPROCESS  # not in the process of a camera
+
     (spec,) = needed
     form = config["parameters"].get(PREPROCESS + str(spec["name"]))
     if form is not None:

@@ -2,10 +2,10 @@
 
 import threading
 
-from gateway.workshop.camera.newest import NewestSlot
-from gateway.workshop.camera.reader import DecodedFrame
-from gateway.workshop.camera.reading import ReadingThread, WaitingFrame
-from gateway.workshop.camera.settings import CameraSettings
+from gateway.serving.frontends.cameras.newest import NewestSlot
+from gateway.serving.frontends.cameras.reader import DecodedFrame
+from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
+from gateway.serving.frontends.cameras.settings import FeedSettings
 
 
 def frames(count, after=lambda: None):
@@ -75,5 +75,5 @@ def test_a_thread_that_waits_for_its_frame_to_be_taken_can_be_stopped():
     thread = ReadingThread(frames(1000), slot, wait=True)
     thread.start()
     slot.take()
-    thread.stop(CameraSettings(stop_s=20.0))
+    thread.stop(FeedSettings(stop_s=20.0))
     assert not thread.is_alive()

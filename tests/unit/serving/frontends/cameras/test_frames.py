@@ -6,17 +6,19 @@ import io
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
+from gateway.serving.frontends.cameras.forms import FrameForm
+from gateway.serving.frontends.cameras.frames import masked, prepare
+from gateway.serving.frontends.cameras.settings import FeedSettings
 from gateway.serving.tasks.frames_yuv import split_planes, to_rgb
-from gateway.workshop.camera.forms import FrameForm
-from gateway.workshop.camera.frames import prepare
-from gateway.workshop.camera.settings import CameraSettings
 from gateway.workshop.camera.video_file import VideoFile
 from tests.simulators import camera_tools  # noqa: F401  it finds PyAV
 
-SETTINGS = CameraSettings()
+SETTINGS = FeedSettings()
 HALVES = np.repeat([[[200, 60, 30]], [[20, 90, 220]]], 64, axis=1).repeat(16, axis=0).astype(np.uint8)
 """Image of 64 by 32 pixels: red above, blue below."""
 
@@ -70,9 +72,9 @@ def test_compressed_frames_are_images_of_the_same_size(image):
 def test_frames_over_the_bounds_are_refused():
     form = FrameForm("x", "rgb24", layout="NHWC", rank=4)
     with pytest.raises(RequestError, match="a frame of 64 by 32 pixels has more than 2047 pixels; let the camera"):
-        prepare(framed(HALVES), form, CameraSettings(frame_pixels=2047))
+        prepare(framed(HALVES), form, FeedSettings(frame_pixels=2047))
     with pytest.raises(RequestError, match="has 6144 bytes as rgb24 tensors, at most 6143 are sent"):
-        prepare(framed(HALVES), form, CameraSettings(frame_bytes=6143))
+        prepare(framed(HALVES), form, FeedSettings(frame_bytes=6143))
 
 
 def test_a_video_file_has_the_frames_at_their_times_and_in_the_size_of_the_first(tmp_path):
@@ -107,3 +109,40 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_option(tmp_path):
     problem = r"--draw: cannot be written: .*No such file or directory"
     with pytest.raises(ConfigurationError, match=problem), VideoFile(tmp_path / "missing" / "found.mp4") as file:
         file.add(HALVES, 0.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=6),
+    st.sampled_from([(1, 1), (2, 2), (16, 8), (33, 17)]),
+)
+def test_every_pixel_whose_middle_is_within_a_mask_is_black(corners, size):
+    width, height = size
+    pixels = np.full((height, width, 3), 200, np.uint8)
+    flat = [side for corner in corners for side in corner]
+    black = masked(framed(pixels), [flat], SETTINGS).to_ndarray(format="rgb24")[..., 0] == 0
+    for y in range(height):
+        for x in range(width):
+            if _within((x + 0.5) / width, (y + 0.5) / height, corners):
+                assert black[y, x], (x, y)
+    assert masked(framed(pixels), [], SETTINGS).to_ndarray(format="rgb24").min() > 190
+
+
+def _within(x, y, corners):
+    """Return True if a point is well within a polygon by even-odd ray casting, and not at its border."""
+    inside = False
+    for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True):
+        if (y1 > y) != (y2 > y):
+            at = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
+            if abs(at - x) < 1e-9:
+                return False
+            inside ^= x < at
+    return inside
+
+
+def test_a_mask_of_the_whole_picture_leaves_nothing_in_any_form():
+    whole = [[0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0]]
+    black = masked(framed(HALVES), whole, SETTINGS)
+    assert not black.to_ndarray(format="rgb24").any()
+    for form in (FrameForm("i", "rgb24", layout="NHWC", rank=4), FrameForm("i", "gray", layout="NCHW", rank=4)):
+        assert max(prepare(black, form, SETTINGS).content) <= 16  # black of limited range

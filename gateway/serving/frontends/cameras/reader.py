@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.domain.retry import longest_pause_s
-from gateway.workshop.camera.settings import CameraSettings
-from gateway.workshop.camera.source import VideoSource, without_secret
+from gateway.serving.frontends.cameras.settings import FeedSettings
+from gateway.serving.frontends.cameras.source import VideoSource, without_secret
 
 if TYPE_CHECKING:
     import av
@@ -36,7 +36,7 @@ class SourceReader:
     def __init__(
         self,
         source: VideoSource,
-        settings: CameraSettings,
+        settings: FeedSettings,
         tell: Callable[[str], None],
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -54,7 +54,7 @@ class SourceReader:
             allowed = self._source.options.get("format_whitelist", self._source.format).replace(",", ", ")
             reason = f"it is no video of an allowed format ({allowed})"
         except (av.FFmpegError, OSError, ValueError) as error:
-            reason = _reason(error)
+            reason = reason_of(error)
         if self._source.live:
             remedy = "check the address, and that no other program uses the camera (EG-704)"
             raise UnreachableError(f"cannot be read: {reason}; {remedy}", file=str(self._source))
@@ -71,9 +71,9 @@ class SourceReader:
         while True:
             reason = "the stream ended"
             try:
-                yield from self._decoded(container)
+                yield from self.decoded(container)
             except (av.FFmpegError, OSError) as error:
-                reason = _reason(error)
+                reason = reason_of(error)
                 if not self._source.live:
                     problem = f"is damaged after {self._count} frames: {reason}"
                     raise ConfigurationError(problem, file=str(self._source)) from None
@@ -83,7 +83,7 @@ class SourceReader:
                 return
             container = self._again(reason)
 
-    def _decoded(self, container: InputContainer) -> Iterator[DecodedFrame]:
+    def decoded(self, container: InputContainer) -> Iterator[DecodedFrame]:
         """Yield the frames until the stream ends. Raises PyAV's errors of the container."""
         import av
 
@@ -133,7 +133,7 @@ class SourceReader:
             try:
                 container = self._open()
             except (av.FFmpegError, OSError, ValueError) as error:
-                reason = _reason(error)
+                reason = reason_of(error)
                 self._tell(f"attempt {self._lost} of {settings.reconnections} to connect it again failed: {reason}")
             else:
                 self._tell("it is connected again")
@@ -142,6 +142,8 @@ class SourceReader:
         raise UnreachableError(f"{problem}; check the camera and its network", file=str(source))
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return what is wrong, without names and passwords."""
+    if type(error).__name__ == "ExitError":  # a time limit of PyAV
+        return "nothing came within the time limit"
     return without_secret(str(getattr(error, "strerror", None) or error) or type(error).__name__)

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
-from gateway.workshop.camera.reader import SourceReader
-from gateway.workshop.camera.settings import CameraSettings
-from gateway.workshop.camera.source import camera_source, file_source
+from gateway.serving.frontends.cameras.reader import SourceReader
+from gateway.serving.frontends.cameras.settings import FeedSettings
+from gateway.serving.frontends.cameras.source import camera_source, file_source
 from tests.simulators.camera_tools import write_spoilt, write_video
 
 
@@ -34,7 +34,7 @@ def web(tmp_path):
 
 
 def reader_of(source, tell=lambda _: None, pause=lambda _: None, **settings):
-    return SourceReader(source, CameraSettings(**settings), tell, pause)
+    return SourceReader(source, FeedSettings(**settings), tell, pause)
 
 
 def test_the_frames_of_a_file_have_numbers_timestamps_and_its_pixels(tmp_path):

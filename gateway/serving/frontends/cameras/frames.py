@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Array
-from gateway.workshop.camera.forms import FrameForm
-from gateway.workshop.camera.settings import CameraSettings
+from gateway.serving.frontends.cameras.forms import FrameForm
+from gateway.serving.frontends.cameras.settings import FeedSettings
 
 if TYPE_CHECKING:
     import av
@@ -31,10 +33,44 @@ class PreparedFrame:
     image: av.VideoFrame
 
 
-def prepare(frame: av.VideoFrame, form: FrameForm, settings: CameraSettings) -> PreparedFrame:
+def masked(frame: av.VideoFrame, masks: Sequence[Sequence[float]], settings: FeedSettings) -> av.VideoFrame:
+    """Return a frame whose pixels within polygons (shares of the picture) are black. Raises RequestError TOO_LARGE."""
+    if not masks:
+        return frame
+    import av
+
+    _check_pixels(frame, settings)
+    pixels = frame.to_ndarray(format="rgb24")
+    pixels[_covered(tuple(map(tuple, masks)), frame.width, frame.height)] = 0
+    return av.VideoFrame.from_ndarray(pixels, "rgb24")
+
+
+@lru_cache(maxsize=2)
+def _covered(masks: tuple[tuple[float, ...], ...], width: int, height: int) -> Array:
+    """Return which pixels [height, width] lie within polygons, or are touched by their borders."""
+    import numpy as np
+    from PIL import Image, ImageDraw
+
+    image = Image.new("1", (width, height))
+    for mask in masks:
+        corners = [(x * width - 0.5, y * height - 0.5) for x, y in zip(mask[::2], mask[1::2], strict=True)]
+        ImageDraw.Draw(image).polygon(corners, fill=1)
+        ImageDraw.Draw(image).line([*corners, corners[0]], fill=1, width=3)  # rather a pixel too many than one too few
+    return np.asarray(image, bool)
+
+
+def picture(image: av.VideoFrame, entries: Sequence[Mapping[str, Any]], settings: FeedSettings) -> bytes:
+    """Return a frame as JPEG, with boxes and labels of `entries` drawn into it."""
+    from gateway.serving.tasks.drawing import draw
+
+    shown, content = image.to_image().convert("RGB"), io.BytesIO()
+    (draw({"detections": entries}, shown) if entries else shown).save(content, "jpeg", quality=settings.jpeg_quality)
+    return content.getvalue()
+
+
+def prepare(frame: av.VideoFrame, form: FrameForm, settings: FeedSettings) -> PreparedFrame:
     """Return a frame in the form of a model. Raises RequestError TOO_LARGE."""
-    if frame.width * frame.height > settings.frame_pixels:
-        raise _too_large(frame, f"has more than {settings.frame_pixels} pixels")
+    _check_pixels(frame, settings)
     try:
         sent = _converted(frame, form)
     except (ValueError, OSError) as error:  # a pixel format or size that FFmpeg does not convert
@@ -77,11 +113,16 @@ def _planar(frame: av.VideoFrame, form: FrameForm) -> Array:
     return samples
 
 
-def _compressed(frame: av.VideoFrame, image: str, settings: CameraSettings) -> bytes:
+def _compressed(frame: av.VideoFrame, image: str, settings: FeedSettings) -> bytes:
     content = io.BytesIO()
     options = {"quality": settings.jpeg_quality} if image == "jpeg" else {"compress_level": 1}
     frame.to_image().save(content, image, **options)
     return content.getvalue()
+
+
+def _check_pixels(frame: av.VideoFrame, settings: FeedSettings) -> None:
+    if frame.width * frame.height > settings.frame_pixels:
+        raise _too_large(frame, f"has more than {settings.frame_pixels} pixels")
 
 
 def _too_large(frame: av.VideoFrame, problem: str) -> RequestError:

@@ -25,7 +25,8 @@ CAMERA_OPTIONS = {
 """FFmpeg's options for cameras: a playlist of a web server (HLS) names no file of this machine."""
 RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
-_SECRET = re.compile(r"(?<=://)[^/@\s]*@")
+_ADDRESS = re.compile(r"(?<=://)[^\s]*@")
+_SECRET = re.compile(r"(?<=://)[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,20 @@ def file_source(name: str) -> VideoSource:
     return VideoSource(str(Path(name).absolute()), options=FILE_OPTIONS)
 
 
-def camera_source(text: str) -> VideoSource:
-    """Read the URL or device of a camera. Raises ConfigurationError."""
+def camera_source(text: str, file: str = "a file is named with --video") -> VideoSource:
+    """Read the URL or device of a camera; `file` says how a file is named. Raises ConfigurationError."""
     if text.startswith(DEVICES):
         return VideoSource(text, live=True, format="v4l2")
     try:
         parts = urlsplit(text)
-        known = parts.scheme in SCHEMES and parts.hostname
+        known = parts.scheme in SCHEMES and parts.hostname and (parts.port or True)
     except ValueError:
         known = ""
     if not known:
+        shown = _ADDRESS.sub("…", text)  # a password with "/" or "#" in it makes no URL, and must not be shown
         raise ConfigurationError(
-            f"{without_secret(text)!r:.120} is no camera; write rtsp://host/path, another URL ({', '.join(SCHEMES)}), "
-            "or a device such as /dev/video0; a file is named with --video",
+            f"{shown!r:.120} is no camera; write rtsp://host/path, another URL ({', '.join(SCHEMES)}), "
+            f"or a device such as /dev/video0; {file}",
             key="--camera",
         )
     return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else CAMERA_OPTIONS)

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.workshop.camera.source import camera_source, file_source, without_secret
+from gateway.serving.frontends.cameras.source import camera_source, file_source, without_secret
 
 
 def test_a_device_is_read_by_v4l2_and_a_url_by_its_scheme():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.workshop.camera.pacing import GAP_LIMIT_S, PlaybackClock, RateLimit
+from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S, PlaybackClock, RateLimit
 
 
 def test_frames_are_due_as_far_apart_as_their_timestamps():

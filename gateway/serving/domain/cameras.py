@@ -1,0 +1,39 @@
+"""Answers to the frames of this gateway's cameras, and what listens to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.tensor import Tensor
+from gateway.serving.domain.infer import InferResponse
+
+
+@dataclass(frozen=True, slots=True)
+class CameraAnswer:
+    """Answer to one frame.
+
+    `wall_ns`: when the frame was decoded, since the epoch. `manifest`: of the version that answered. `tensor`: the
+    request's input, of one row. `size`: width and height of the frame in whose pixels the result is.
+    """
+
+    camera: str
+    wall_ns: int
+    manifest: ModelManifest
+    tensor: Tensor
+    response: InferResponse
+    size: tuple[int, int]
+
+
+class CameraListener(Protocol):
+    """Interface of what takes the answers of cameras. Its methods neither block nor raise."""
+
+    def answered(self, answer: CameraAnswer) -> None:
+        """Take the answer to a frame."""
+
+    def changed(self, camera: str, *, streaming: bool) -> None:
+        """Note that a camera's frames begin or end to arrive."""
+
+    def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
+        """Take the picture of an event, a JPEG with masks and boxes, of a frame's time since the epoch."""

@@ -1,0 +1,1 @@
+"""Cameras of the gateway: a child process reads each, and its newest frame is a request to a model."""
