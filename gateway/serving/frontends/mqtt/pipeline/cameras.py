@@ -1,0 +1,193 @@
+"""Results of cameras, their states, and the pictures of their events, at one broker.
+
+Of frames the newest counts: results wait for no broker, and are dropped while the outbox is full. Messages of rules
+wait for a broker that is away until the outbox is full, and so does the newest picture of each camera.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.serving.domain.cameras import CameraAnswer
+from gateway.serving.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish
+from gateway.serving.frontends.mqtt.outbound.contents import plan_results, write_error
+from gateway.serving.frontends.mqtt.outbound.context import Outlet, RouteContext
+from gateway.serving.frontends.mqtt.outbound.delivery import Debt
+from gateway.serving.frontends.mqtt.outbound.inputs import Ready, message_id
+from gateway.serving.frontends.mqtt.outbound.results import RouteResults
+from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+
+_log = logging.getLogger(__name__)
+JPEG = "image/jpeg"
+PUBLISH_BYTES = 64
+"""More bytes than a PUBLISH of a picture has besides topic and payload."""
+
+
+def camera_topic(gateway_id: str, camera: str, kind: str) -> str:
+    """Return the topic of a camera's `status` (online, offline) or `snapshot` (JPEG)."""
+    return f"edge/{gateway_id}/cameras/{camera}/{kind}"
+
+
+class CameraLink(Outlet, Protocol):
+    """Interface of the link to the broker, as far as cameras use it."""
+
+    @property
+    def packet_limit_bytes(self) -> int | None: ...
+    def publish_status(self, publication: OutgoingPublish) -> None: ...
+
+
+class BoundedOutlet:
+    """Outlet that drops, and counts, what finds the outbox full. Implements `Outlet`."""
+
+    def __init__(self, link: CameraLink, counters: Counter[str]) -> None:
+        self._link, self._counters = link, counters
+        self.acknowledge: Callable[[Message], None] = link.acknowledge
+
+    @property
+    def full(self) -> bool:
+        """Return True from the outbox's limits until there is room again."""
+        return self._link.full
+
+    @property
+    def receives_since_ns(self) -> int | None:
+        """Return the monotonic time since which messages come."""
+        return self._link.receives_since_ns
+
+    def publish(self, publication: OutgoingPublish) -> bool:
+        """Send a publication. Return False, counted, if it is dropped."""
+        if self._link.full:
+            self._counters["dropped_outbox_full"] += 1
+            return False
+        return self._link.publish(publication)
+
+    def pause(self, *, on: bool) -> None:
+        """Do nothing: cameras have no socket that could be left unread."""
+
+
+class CameraResults:
+    """Publisher for the cameras of the routes of one broker. Other cameras are ignored."""
+
+    def __init__(self, context: RouteContext, link: CameraLink) -> None:
+        self._id, self._counters, self._link = context.gateway_id, context.counters, link
+        self._outlet = BoundedOutlet(link, context.counters)
+        self._repeat_ns = int(context.settings.error_repeat_s * 1e9)
+        own = replace(context, outlet=self._outlet)
+        routes = [route for route in context.settings.route if route.cameras]
+        self._routes: dict[str, list[tuple[MqttRoute, RouteResults]]] = {}
+        for route, results in [(route, RouteResults(route, own)) for route in routes]:
+            for camera in route.cameras:
+                self._routes.setdefault(camera, []).append((route, results))
+        self._streaming = dict.fromkeys(self._routes, False)
+        self._pictures: dict[str, bytes] = {}
+        """Newest picture of each camera that could not be sent yet."""
+        self._refused_ns: dict[tuple[str, str], int] = {}
+
+    def answered(self, answer: CameraAnswer) -> None:
+        """Publish the results of a frame, and messages of rules."""
+        for route, results in self._routes.get(answer.camera, ()):
+            try:
+                self._publish(route, results, answer)
+            except RequestError as refused:
+                self._complain(route, answer.camera, refused)
+            except Exception:  # noqa: BLE001  a listener must not raise
+                _log.exception("camera result failed: camera %s; report this traceback", answer.camera)
+
+    def changed(self, camera: str, *, streaming: bool) -> None:
+        """Publish that the frames of a camera begin or end to arrive."""
+        if camera in self._streaming:
+            self._streaming[camera] = streaming
+            self._publish_states([camera])
+
+    def pictured(self, camera: str, jpeg: bytes) -> None:
+        """Publish the picture of an event, retained. One that is larger than the broker takes is dropped."""
+        if camera not in self._routes:
+            return
+        topic, limit_bytes = camera_topic(self._id, camera, "snapshot"), self._link.packet_limit_bytes
+        if limit_bytes is None or self._link.full:
+            self._pictures[camera] = jpeg
+        elif len(jpeg) + len(topic) + PUBLISH_BYTES > limit_bytes:
+            self._counters["dropped_picture_too_large"] += 1
+        else:
+            self._pictures.pop(camera, None)
+            self._link.publish(OutgoingPublish(topic, jpeg, 1, retain=True, content_type=JPEG))
+
+    def connected(self) -> None:
+        """Publish the states of all cameras: the broker may have lost them, or have those of an earlier process."""
+        self._publish_states(self._streaming)
+        self.resume()
+
+    def resume(self) -> None:
+        """Publish the pictures that waited."""
+        for camera, jpeg in list(self._pictures.items()):
+            self.pictured(camera, jpeg)
+
+    def take(self, message: Message) -> bool:
+        """Take a state from the broker, and remove what it keeps of a camera that is no longer configured.
+
+        Return False for any other message.
+        """
+        before, _, after = camera_topic(self._id, "+", "status").partition("+")
+        if not (message.topic.startswith(before) and message.topic.endswith(after)):
+            return False
+        camera = message.topic.removeprefix(before).removesuffix(after)
+        if message.retain and message.payload and camera not in self._routes:
+            for kind in ("snapshot", "status"):
+                self._link.publish(OutgoingPublish(camera_topic(self._id, camera, kind), b"", 1, retain=True))
+        self._link.acknowledge(message)
+        return True
+
+    def close(self) -> None:
+        """Publish that no camera streams any more, and no more messages of rules."""
+        online = [camera for camera, streaming in self._streaming.items() if streaming]
+        self._streaming = dict.fromkeys(self._streaming, False)
+        self._publish_states(online)
+        for results in {results for several in self._routes.values() for _, results in several}:
+            results.close()
+        self._routes, self._streaming, self._pictures = {}, {}, {}
+
+    def _publish(self, route: MqttRoute, results: RouteResults, answer: CameraAnswer) -> None:
+        """Publish the result of one route. Raises RequestError as `RouteResults.encode`, and for missing outputs."""
+        response = answer.response
+        if missing := [name for name in route.outputs if name not in response.outputs]:
+            known = ", ".join(response.outputs)
+            problem = f"route '{route.name}': the answer has no output '{missing[0]}'; its outputs are {known:.300}"
+            raise RequestError(Fault.UNSUPPORTED, f"{problem}: correct the route's outputs")
+        plan = plan_results(answer.manifest, route.outputs, route.result)
+        ready = Ready(answer.camera, answer.manifest, plan, answer.tensor, answer.wall_ns, answer.wall_ns)
+        message = Message("", b"")
+        debt = Debt(message, route.qos, "", identity=response.id or message_id(message, "", timed=False))
+        payload = results.encode(debt, ready, lambda _ready, _version: plan, response)
+        if payload is None:
+            self._counters["suppressed"] += 1
+        elif self._link.packet_limit_bytes is None:
+            self._counters["dropped_broker_away"] += 1
+            debt.drop()
+        elif not self._outlet.publish(debt.publication(payload, partial(self._taken, debt))):
+            debt.drop()
+
+    def _taken(self, debt: Debt, code: int) -> None:
+        """Handle the broker's code for a result: the next frame brings another one, so that it is not sent again."""
+        if code >= REFUSED:
+            debt.drop()
+        self._counters["answered"] += code < REFUSED
+
+    def _complain(self, route: MqttRoute, camera: str, refused: RequestError) -> None:
+        """Publish why a result is not published, once per `error_repeat_s`: each frame would repeat it."""
+        self._counters["refused"] += 1
+        now_ns, last_ns = time.monotonic_ns(), self._refused_ns.get((route.name, camera))
+        if last_ns is None or now_ns - last_ns >= self._repeat_ns:
+            self._refused_ns[route.name, camera] = now_ns
+            payload = write_error("", f"edge/{self._id}/cameras/{camera}", refused)
+            self._outlet.publish(OutgoingPublish(f"edge/{self._id}/errors", payload, content_type=JSON))
+
+    def _publish_states(self, cameras: Iterable[str]) -> None:
+        for camera in cameras:
+            word = b"online" if self._streaming[camera] else b"offline"
+            self._link.publish_status(OutgoingPublish(camera_topic(self._id, camera, "status"), word, 1, retain=True))
