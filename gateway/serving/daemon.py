@@ -297,7 +297,9 @@ class Daemon:
             from gateway.serving.frontends.mqtt.frontend import MqttFrontends
 
             folder = None if self._state.problem else Path(self._life.folder)
-            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)
+            known = [KnownCamera(each.name, each.model, each.snapshot is not None) for each in self._config.camera]
+            identity, idle = gateway_id(self._config), self._trimming.soon
+            self._mqtt = MqttFrontends(self._engine, brokers, identity, folder, idle, cameras=known)
             stack.enter_context(self._mqtt.locked())
 
     def _follow_cameras(self, settings: Sequence[CameraSettings]) -> None:
