@@ -25,6 +25,7 @@ from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, gateway_id, load_config, models_folders, models_place, mqtt_brokers
 from gateway.serving.credentials import Credentials
+from gateway.serving.domain.cameras import KnownCamera
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend

@@ -322,10 +322,9 @@ def _with_cameras(settings: MqttSettings, cameras: Sequence[str]) -> Iterator[Mq
             yield dataclasses.replace(route, cameras=tuple(names))
     if left and settings.url:
         if taken := [route for route in settings.route if route.name == CAMERA_ROUTE]:
-            problem = (
-                f"this is the route of cameras that no route names, here {', '.join(left):.150}; rename this one, or "
-            )
-            raise ConfigurationError(f"{problem}name them in a route", table=taken[0].table, key="name")
+            problem = f"cameras that no route names have the route {CAMERA_ROUTE!r}, here {', '.join(left):.150}"
+            problem += "; name them in a route, or rename this one"
+            raise ConfigurationError(problem, table=taken[0].table, key="name")
         yield MqttRoute(CAMERA_ROUTE, cameras=tuple(left))
 
 
