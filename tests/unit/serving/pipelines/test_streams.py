@@ -660,6 +660,32 @@ async def test_counts_of_images() -> None:
 
 
 @pytest.mark.asyncio
+async def test_labels_are_counted_apart_by_selects_of_what_is_tracked() -> None:
+    steps = "".join(
+        f'[[step]]\nname = "{label}s"\nselect = "people"\nwhere = "label == \'{label}\'"\n'
+        f'[[step]]\nname = "{label}_seen"\ncount = "{label}s"\nimage = "image"\n'
+        "lines = { door = [0.0, 0.5, 1.0, 0.5] }\nzones = { yard = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]] }\n"
+        for label in ("car", "dog")
+    )
+    outputs = "".join(
+        f'{label} = "{label}_seen.yard"\n{label}_in = "{label}_seen.door_in_total"\n{label}_s = "{label}_seen.yard_s"\n'
+        for label in ("car", "dog")
+    )
+    rig = PipelineRig()
+    spots(rig, labels=("dog", "car"))
+    rig.pipeline(
+        f'{YARD[: YARD.index("[[step]]", YARD.index("track"))]}{steps}[output]\n{outputs}both = "dog_seen.yard + 0"\n'
+    )
+    await rig.begin()
+    found = await counted(rig, 2, 3, 4, 5, arrived_ns=10**9)
+    found = await counted(rig, 5, arrived_ns=3 * 10**9)
+    assert (found["dog"], found["dog_in"], found["dog_s"]) == ([1], [1], [2.0])
+    assert (found["car"], found["car_in"], found["car_s"]) == ([0], [0], [0.0])
+    parameters = {"state": "stream", "totals": "car_in dog_in", "durations_s": "car_s dog_s"}
+    assert rig.target().manifest.parameters == parameters
+
+
+@pytest.mark.asyncio
 async def test_the_pipeline_of_the_how_to_counts() -> None:
     page = (ROOT / "docs/pages/howto/pipelines.md").read_text()
     declared = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "person-detector" in block)
