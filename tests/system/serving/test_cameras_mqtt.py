@@ -79,7 +79,9 @@ async def test_home_assistant_gets_counts_states_and_pictures(broker: Mosquitto,
     async with peer(broker.port) as home:
         await home.subscribe("edge/bench/#", "homeassistant/#")
         with running(tmp_path / "one", config=CONFIG + gate + front, **options) as daemon:
-            await asyncio.sleep(10); print([m.topic for m in home.received][:40]); print(daemon.log[-6000:])
+            await asyncio.sleep(10)
+            print([m.topic for m in home.received][:40])
+            print(daemon.log[-6000:])
             document = await home.next_json(config_of("gates", "gate"))
             components = {key: each.get("state_class") for key, each in document["components"].items()}
             assert components["sensor_output_entered"] == "total_increasing"

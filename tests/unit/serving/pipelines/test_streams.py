@@ -29,7 +29,8 @@ from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Tensors
 from gateway.serving.engine.images import image_size
 from gateway.serving.engine.target import RequestTarget
-from gateway.serving.frontends.documents import pipeline_steps
+from gateway.serving.frontends.cameras.forms import choose_form
+from gateway.serving.frontends.documents import model_config, model_metadata, pipeline_steps
 from gateway.serving.pipelines import planner, streams
 from gateway.serving.pipelines.golden import compared, golden_answers
 from gateway.serving.pipelines.streams import StreamState
@@ -698,6 +699,10 @@ async def test_the_pipeline_of_the_how_to_counts() -> None:
     assert (found["entered"], found["left"], found["waiting"]) == ([0, 0, 1, 1, 1], [0] * 5, [0, 0, 1, 1, 1])
     found = await counted(rig, 5, 4, 3, 2, arrived_ns=3 * 10**9)
     assert (found["longest_s"][::3], found["left"]) == ([2, 0], [0, 0, 0, 1])
+    target = rig.target()
+    described = target.manifest, target.placement, ["1"]
+    form = choose_form("chain", model_metadata(*described)["inputs"], model_config(*described))
+    assert (form.input, form.image) == ("image", "jpeg"), "cameras send their frames"
     steps = pipeline_steps(rig.target().placement.pipeline or pytest.fail("no pipeline"), {})["steps"]
     assert [(each["kind"], each["reads"], each["does"]) for each in steps[-2:]] == [
         ("track", ["persons"], "persons, scores from 0.5 and from 0.1, lost for 30 frames"),
