@@ -121,8 +121,9 @@ async def _serve_windows(url: str, folder: str, protocol: str = "auto", *filters
 async def _serve_camera(url: str) -> None:
     """Publish that the camera `door` streams, and the picture of an event. Print when it is online."""
     async with frontend(simulated(), url, MqttRoute("camera", cameras=("door",))) as gateway:
-        gateway.changed("door", streaming=True)
-        gateway.pictured("door", 0, b"jpeg")
+        assert gateway.cameras is not None
+        gateway.cameras.changed("door", streaming=True)
+        gateway.cameras.pictured("door", 0, b"jpeg")
         print("online", flush=True)
         await asyncio.Event().wait()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from gateway.serving.domain.cameras import CameraAnswer, KnownCamera
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.frontends.mqtt.frontend import MqttFrontend
 from gateway.serving.frontends.mqtt.home_assistant import documents
+from gateway.serving.frontends.mqtt.pipeline.cameras import CameraResults
 from gateway.serving.frontends.mqtt.settings.broker import HomeAssistantSettings
+from gateway.serving.frontends.mqtt.settings.results import ResultSettings
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from gateway.serving.frontends.mqtt.settings.rules import RuleSettings
 from tests.simulators import mqtt_gateway
@@ -27,8 +31,9 @@ from tests.simulators.mqtt_gateway import CAMERA, frontend, moves, simulated, un
 from tests.simulators.mqtt_peer import Peer, peer
 
 pytestmark = pytest.mark.asyncio
-ROUTE = MqttRoute("camera", cameras=("door",))
-BOTH = MqttRoute("camera", cameras=("door", "yard"))
+RULE = RuleSettings("moving", labels=("walk",), retain=True)
+BOTH = MqttRoute("camera", cameras=("door", "yard"), rule=(RULE,), result=ResultSettings(retain=True))
+ROUTE = replace(BOTH, cameras=("door",))
 CAMERAS = (KnownCamera("door", "moves", True), KnownCamera("yard", "moves"))
 ASSISTANT = settings_with(HomeAssistantSettings(enabled=True), birth_delay_s=0.0)
 STATUS = "edge/gw/cameras/{}/status"
@@ -36,21 +41,30 @@ SNAPSHOT = "edge/gw/cameras/{}/snapshot"
 
 
 @pytest_asyncio.fixture
-async def home(broker: Mosquitto) -> Peer:
-    """Return a client that hears everything of the gateway."""
+async def home(broker: Mosquitto) -> AsyncIterator[Peer]:
+    """Yield a client that hears everything of the gateway."""
     async with peer(broker.port) as one:
         await one.subscribe("edge/#", "homeassistant/device/#")
         yield one
+
+
+def cameras(gateway: MqttFrontend) -> CameraResults:
+    assert gateway.cameras is not None
+    return gateway.cameras
 
 
 def answer(gateway: MqttFrontend, camera: str = "door", scores: tuple[float, float] = (1, 2)) -> None:
     """Answer a frame of a camera."""
     tensor = Tensor(Datatype.FP32, np.array([scores], np.float32))
     response = InferResponse("moves", "1", "", {"scores": tensor}, "v")
-    gateway.answered(CameraAnswer(camera, 1_500_000_000, MOVES, tensor, response, (640, 480)))
+    cameras(gateway).answered(CameraAnswer(camera, 1_500_000_000, MOVES, tensor, response, (640, 480)))
 
 
 MOVES = moves()
+
+
+async def said(client: Peer, topic: str, payload: bytes) -> None:
+    await client.next(lambda message: (message.topic, message.payload) == (topic, payload))
 
 
 async def kept(broker: Mosquitto) -> dict[str, bytes]:
@@ -59,7 +73,7 @@ async def kept(broker: Mosquitto) -> dict[str, bytes]:
         await late.subscribe("edge/#", "homeassistant/#")
         await late.publish("edge/end", "now")
         await late.next("edge/end")
-        return {each.topic: each.payload for each in late.received if each.retain}
+        return {each.topic: bytes(each.payload) for each in late.received if each.retain}
 
 
 async def test_results_and_rules_of_a_camera(broker: Mosquitto, home: Peer) -> None:
@@ -82,17 +96,17 @@ async def test_states_are_true_after_a_kill_a_restart_and_a_stop(broker: Mosquit
     try:
         assert process.stdout
         assert await process.stdout.readline() == b"online\n"
-        await home.next(lambda message: (message.topic, message.payload) == (STATUS.format("door"), b"online"))
+        await said(home, STATUS.format("door"), b"online")
         await home.next(SNAPSHOT.format("door"))
     finally:
         process.kill()
         await process.wait()
     # Home Assistant takes both: availability_mode is "all".
-    await home.next(lambda message: (message.topic, message.payload) == ("edge/gw/status", b"offline"))
+    await said(home, "edge/gw/status", b"offline")
     async with frontend(simulated(), broker.url, BOTH, protocol=protocol) as gateway:
-        await home.next(lambda message: (message.topic, message.payload) == (STATUS.format("door"), b"offline"))
-        gateway.changed("yard", streaming=True)
-        await home.next(lambda message: (message.topic, message.payload) == (STATUS.format("yard"), b"online"))
+        await said(home, STATUS.format("door"), b"offline")
+        cameras(gateway).changed("yard", streaming=True)
+        await said(home, STATUS.format("yard"), b"online")
         held = await kept(broker)
         assert [held[STATUS.format(name)] for name in ("door", "yard")] == [b"offline", b"online"]
         assert held[SNAPSHOT.format("door")] == b"jpeg"
@@ -103,23 +117,25 @@ async def test_a_camera_that_is_gone_leaves_nothing(broker: Mosquitto, home: Pee
     both: Any = {"folder": tmp_path, "cameras": CAMERAS, "home_assistant": ASSISTANT}
     async with frontend(simulated(), broker.url, BOTH, **both) as gateway:
         for name in ("door", "yard"):
-            gateway.changed(name, streaming=True)
-            gateway.pictured(name, 0, b"jpeg")
+            cameras(gateway).changed(name, streaming=True)
+            cameras(gateway).pictured(name, 0, b"jpeg")
             answer(gateway, name)
             await home.next(f"homeassistant/device/edge_gw/{documents.object_id('camera', name)}/config")
         await until(lambda: gateway.counters().get("answered") == 2)
     held = await kept(broker)
-    assert {STATUS.format("yard"), SNAPSHOT.format("yard")} < held.keys()
+    own = {"edge/gw/results/camera/yard", "edge/gw/rules/camera/moving/yard", STATUS.format("yard")}
+    assert {*own, SNAPSHOT.format("yard")} < held.keys()
     async with frontend(simulated(), broker.url, ROUTE, **both):
         for topic in (SNAPSHOT.format("yard"), STATUS.format("yard")):
-            await home.next(lambda message, topic=topic: (message.topic, message.payload) == (topic, b""))
+            await said(home, topic, b"")
         await home.next(f"homeassistant/device/edge_gw/{documents.object_id('camera', 'yard')}/config")
     held = await kept(broker)
     assert SNAPSHOT.format("door") in held
     assert not [topic for topic in held if "yard" in topic]
     async with frontend(simulated(), broker.url, folder=tmp_path, home_assistant=ASSISTANT):  # no camera is left
-        await home.next(lambda message: (message.topic, message.payload) == (STATUS.format("door"), b""))
-    assert not [topic for topic in await kept(broker) if "camera" in topic]
+        await said(home, STATUS.format("door"), b"")
+    own = ("edge/gw/cameras/", "homeassistant/device/edge_gw/camera_")
+    assert not [topic for topic in await kept(broker) if topic.startswith(own)]
 
 
 async def test_home_assistant_gets_the_camera_with_its_picture(broker: Mosquitto, home: Peer) -> None:
@@ -128,7 +144,7 @@ async def test_home_assistant_gets_the_camera_with_its_picture(broker: Mosquitto
         assert (await home.next("edge/gw/models/moves/status")).payload == b"online"
         answer(gateway)
         document = await home.next_json(config)
-        gateway.pictured("door", 0, b"\xff\xd8jpeg")
+        cameras(gateway).pictured("door", 0, b"\xff\xd8jpeg")
         topics = [each["topic"] for each in document["availability"]]
         assert topics == ["edge/gw/status", "edge/gw/models/moves/status", STATUS.format("door")]
         image = document["components"]["image_snapshot"]
@@ -144,17 +160,18 @@ async def test_frames_do_not_wait_for_a_broker_that_is_away(broker: Mosquitto, h
         answer(gateway, scores=(2, 1))
         await home.next_json("edge/gw/results/camera/door")
         assert (await home.next("edge/gw/rules/camera/moving/door")).payload == b"off"
+        await until(lambda: gateway.counters().get("answered") == 1)
         between.hold()
         await between.cut()
         await until(lambda: not gateway.online.is_set())
         for _ in range(5):
             answer(gateway)
-        gateway.changed("door", streaming=True)
+        cameras(gateway).changed("door", streaming=True)
         for picture in (b"1", b"2"):
-            gateway.pictured("door", 0, picture)
+            cameras(gateway).pictured("door", 0, picture)
         assert gateway.counters()["dropped_broker_away"] == 5
         between.release()
         assert (await home.next("edge/gw/rules/camera/moving/door")).payload == b"on"
         assert (await home.next(SNAPSHOT.format("door"))).payload == b"2"
-        await home.next(lambda message: (message.topic, message.payload) == (STATUS.format("door"), b"online"))
+        await said(home, STATUS.format("door"), b"online")
     assert not [json.loads(each.payload) for each in home.received if "results" in each.topic]

@@ -63,10 +63,7 @@ def checked_routes(settings: MqttSettings, gateway_id: str, counters: Counter[st
 
 
 class MqttFrontend:
-    """MQTT frontend for requests, sensors and cameras. Construct, `start`, `stop`; all on one event loop.
-
-    Implements `domain.cameras.CameraListener`.
-    """
+    """MQTT frontend for requests, sensors and cameras. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(
         self,
@@ -93,7 +90,8 @@ class MqttFrontend:
         self._link: Link | None = None
         self._announcer: Announcer | None = None
         self._pipeline: MessagePipeline | None = None
-        self._cameras: CameraResults | None = None
+        self.cameras: CameraResults | None = None
+        """Listener to cameras; None before the start."""
         self._timer: asyncio.TimerHandle | None = None
         self.online = asyncio.Event()
         """Set while the broker grants everything that was asked for."""
@@ -135,7 +133,7 @@ class MqttFrontend:
         context = RouteContext(
             self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
-        self._cameras = CameraResults(context, self._link)
+        self.cameras = CameraResults(context, self._link)
         messages = replace(settings, route=tuple(route for route in settings.route if route.topics))
         self._pipeline = MessagePipeline(replace(context, settings=messages), self._router, self._idle)
         self._pipeline.recover()
@@ -153,8 +151,8 @@ class MqttFrontend:
             self._announcer.close()
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
-        if self._cameras is not None:
-            self._cameras.close()
+        if self.cameras is not None:
+            self.cameras.close()
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
         await self._link.stop(self._status(OFFLINE), GOODBYE_S)
         self._stop_timer()
@@ -169,21 +167,6 @@ class MqttFrontend:
             self._pipeline.readiness_changed()
         if self._announcer is not None and self._link is not None and self._link.connected:
             self._announcer.readiness_changed()
-
-    def answered(self, answer: CameraAnswer) -> None:
-        """Publish the results of a camera's frame."""
-        if self._cameras is not None:
-            self._cameras.answered(answer)
-
-    def changed(self, camera: str, *, streaming: bool) -> None:
-        """Publish that a camera's frames begin or end to arrive."""
-        if self._cameras is not None:
-            self._cameras.changed(camera, streaming=streaming)
-
-    def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
-        """Publish the picture of an event."""
-        if self._cameras is not None:
-            self._cameras.pictured(camera, jpeg)
 
     def counters(self) -> Mapping[str, int]:
         """Return counters since the start, and gauges (`metrics.GAUGES`)."""
@@ -228,14 +211,14 @@ class MqttFrontend:
     def _receive(self, message: Message) -> None:
         if self._announcer is not None and self._announcer.take(message):
             return
-        if self._cameras is not None and self._cameras.take(message):
+        if self.cameras is not None and self.cameras.take(message):
             return
         if self._pipeline is not None:
             self._pipeline.receive(message)
 
     def _resume(self) -> None:
-        if self._cameras is not None:
-            self._cameras.resume()
+        if self.cameras is not None:
+            self.cameras.resume()
         if self._pipeline is not None:
             self._pipeline.resume()
 
@@ -245,8 +228,8 @@ class MqttFrontend:
             return
         if self._link.connected:
             self._stop_timer()
-            if self._cameras is not None:  # before `online`: the broker may have states of an earlier process
-                self._cameras.connected()
+            if self.cameras is not None:  # before `online`: the broker may have states of an earlier process
+                self.cameras.connected()
             self._link.publish_status(self._status(ONLINE))
             if self._announcer is not None:
                 self._announcer.connected()
@@ -369,18 +352,21 @@ class MqttFrontends:
 
     def answered(self, answer: CameraAnswer) -> None:
         """Publish the results of a camera's frame, at the brokers of its routes."""
-        for frontend in self._frontends.values():
-            frontend.answered(answer)
+        for cameras in self._listeners():
+            cameras.answered(answer)
 
     def changed(self, camera: str, *, streaming: bool) -> None:
         """Publish that a camera's frames begin or end to arrive."""
-        for frontend in self._frontends.values():
-            frontend.changed(camera, streaming=streaming)
+        for cameras in self._listeners():
+            cameras.changed(camera, streaming=streaming)
 
     def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
         """Publish the picture of an event."""
-        for frontend in self._frontends.values():
-            frontend.pictured(camera, wall_ns, jpeg)
+        for cameras in self._listeners():
+            cameras.pictured(camera, wall_ns, jpeg)
+
+    def _listeners(self) -> Iterator[CameraResults]:
+        return (each.cameras for each in self._frontends.values() if each.cameras is not None)
 
     def readiness_changed(self) -> None:
         """Tell all frontends that models may have become ready or unready."""

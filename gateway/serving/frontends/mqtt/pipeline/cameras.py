@@ -1,7 +1,7 @@
 """Results of cameras, their states, and the pictures of their events, at one broker.
 
-Of frames the newest counts: results wait for no broker, and are dropped while the outbox is full. Messages of rules
-wait for a broker that is away until the outbox is full, and so does the newest picture of each camera.
+Of frames the newest counts: results do not wait for a broker that is away, and only some for one that is slow. Messages
+of rules wait until the outbox is full, and so does the newest picture of each camera.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -23,9 +24,12 @@ from gateway.serving.frontends.mqtt.outbound.delivery import Debt
 from gateway.serving.frontends.mqtt.outbound.inputs import Ready, message_id
 from gateway.serving.frontends.mqtt.outbound.results import RouteResults
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
+from gateway.serving.frontends.mqtt.settings.templates import RESULT_NAMES, RULE_NAMES, read_template, render_topic
 
 _log = logging.getLogger(__name__)
 JPEG = "image/jpeg"
+PENDING_LIMIT = 8
+"""Most results of one camera on one route that wait for the broker: those of a broker that is slow are soon old."""
 PUBLISH_BYTES = 64
 """More bytes than a PUBLISH of a picture has besides topic and payload."""
 
@@ -72,11 +76,14 @@ class BoundedOutlet:
 
 
 class CameraResults:
-    """Publisher for the cameras of the routes of one broker. Other cameras are ignored."""
+    """Publisher for the cameras of the routes of one broker; other cameras are ignored.
+
+    Implements `domain.cameras.CameraListener`.
+    """
 
     def __init__(self, context: RouteContext, link: CameraLink) -> None:
         self._id, self._counters, self._link = context.gateway_id, context.counters, link
-        self._outlet = BoundedOutlet(link, context.counters)
+        self._outlet, self._topics = BoundedOutlet(link, context.counters), context.topics
         self._repeat_ns = int(context.settings.error_repeat_s * 1e9)
         own = replace(context, outlet=self._outlet)
         routes = [route for route in context.settings.route if route.cameras]
@@ -87,6 +94,8 @@ class CameraResults:
         self._streaming = dict.fromkeys(self._routes, False)
         self._pictures: dict[str, bytes] = {}
         """Newest picture of each camera that could not be sent yet."""
+        self._pending = Counter[tuple[str, str]]()
+        """Results that the broker has not accepted yet, by route and camera."""
         self._refused_ns: dict[tuple[str, str], int] = {}
 
     def answered(self, answer: CameraAnswer) -> None:
@@ -105,7 +114,7 @@ class CameraResults:
             self._streaming[camera] = streaming
             self._publish_states([camera])
 
-    def pictured(self, camera: str, jpeg: bytes) -> None:
+    def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
         """Publish the picture of an event, retained. One that is larger than the broker takes is dropped."""
         if camera not in self._routes:
             return
@@ -126,7 +135,7 @@ class CameraResults:
     def resume(self) -> None:
         """Publish the pictures that waited."""
         for camera, jpeg in list(self._pictures.items()):
-            self.pictured(camera, jpeg)
+            self.pictured(camera, 0, jpeg)
 
     def take(self, message: Message) -> bool:
         """Take a state from the broker, and remove what it keeps of a camera that is no longer configured.
@@ -138,8 +147,8 @@ class CameraResults:
             return False
         camera = message.topic.removeprefix(before).removesuffix(after)
         if message.retain and message.payload and camera not in self._routes:
-            for kind in ("snapshot", "status"):
-                self._link.publish(OutgoingPublish(camera_topic(self._id, camera, kind), b"", 1, retain=True))
+            for topic in self._retained(camera):
+                self._link.publish(OutgoingPublish(topic, b"", 1, retain=True))
         self._link.acknowledge(message)
         return True
 
@@ -152,6 +161,19 @@ class CameraResults:
             results.close()
         self._routes, self._streaming, self._pictures = {}, {}, {}
 
+    def _retained(self, camera: str) -> Iterator[str]:
+        """Yield the topics on which the broker may keep something of a camera."""
+        yield from (camera_topic(self._id, camera, kind) for kind in ("snapshot", "status"))
+        for route in {route for several in self._routes.values() for route, _ in several}:
+            kept = [(route.result.topic, "")] if route.result.retain else []
+            for text, rule in (*kept, *((each.topic, each.name) for each in route.rule if each.retain)):
+                template = read_template(text, RULE_NAMES)
+                if not template.names & RESULT_NAMES:
+                    values = {"gateway": self._id, "route": route.name, "sensor": camera, "rule": rule}
+                    with suppress(RequestError):
+                        self._topics.check(topic := render_topic(template, values))
+                        yield topic
+
     def _publish(self, route: MqttRoute, results: RouteResults, answer: CameraAnswer) -> None:
         """Publish the result of one route. Raises RequestError as `RouteResults.encode`, and for missing outputs."""
         response = answer.response
@@ -161,7 +183,7 @@ class CameraResults:
             raise RequestError(Fault.UNSUPPORTED, f"{problem}: correct the route's outputs")
         plan = plan_results(answer.manifest, route.outputs, route.result)
         ready = Ready(answer.camera, answer.manifest, plan, answer.tensor, answer.wall_ns, answer.wall_ns)
-        message = Message("", b"")
+        message, key = Message("", b""), (route.name, answer.camera)
         debt = Debt(message, route.qos, "", identity=response.id or message_id(message, "", timed=False))
         payload = results.encode(debt, ready, lambda _ready, _version: plan, response)
         if payload is None:
@@ -169,11 +191,18 @@ class CameraResults:
         elif self._link.packet_limit_bytes is None:
             self._counters["dropped_broker_away"] += 1
             debt.drop()
-        elif not self._outlet.publish(debt.publication(payload, partial(self._taken, debt))):
+        elif self._pending[key] >= PENDING_LIMIT:
+            self._counters["dropped_outbox_full"] += 1
             debt.drop()
+        else:
+            self._pending[key] += 1
+            if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, key))):
+                self._pending[key] -= 1
+                debt.drop()
 
-    def _taken(self, debt: Debt, code: int) -> None:
+    def _taken(self, debt: Debt, key: tuple[str, str], code: int) -> None:
         """Handle the broker's code for a result: the next frame brings another one, so that it is not sent again."""
+        self._pending[key] -= 1
         if code >= REFUSED:
             debt.drop()
         self._counters["answered"] += code < REFUSED

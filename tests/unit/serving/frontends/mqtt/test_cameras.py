@@ -261,6 +261,21 @@ def test_results_are_dropped_without_a_broker_and_rules_wait_for_it() -> None:
     assert rig.counters["dropped_broker_away"] == 1
 
 
+def test_few_results_wait_for_a_slow_broker() -> None:
+    rig = CameraRig()
+    for _ in range(10):
+        rig.answer()
+        rig.answer("yard")
+    waiting = rig.link.published
+    assert [each.topic.rpartition("/")[2] for each in waiting] == ["door", "yard"] * 8
+    assert rig.counters == {"dropped_outbox_full": 4}
+    for each in waiting[:2]:
+        each.taken(0)  # type: ignore[misc]
+    for _ in range(2):
+        rig.answer()
+    assert (len(waiting), rig.counters["dropped_outbox_full"]) == (17, 5)
+
+
 def test_nothing_is_added_to_a_full_outbox_and_a_state_follows_later() -> None:
     rig = CameraRig(RuleSettings("porch", value="value.porch.now"), publish="change", payload="value")
     rig.link.full = True
@@ -322,8 +337,8 @@ def test_the_newest_picture_waits_for_the_broker() -> None:
     rig = CameraRig()
     rig.link.packet_limit_bytes = None
     for picture in (b"old", b"new"):
-        rig.cameras.pictured("door", picture)
-    rig.cameras.pictured("gate", b"other")
+        rig.cameras.pictured("door", 0, picture)
+    rig.cameras.pictured("gate", 0, b"other")
     assert rig.link.sent == []
     rig.link.packet_limit_bytes, rig.link.full = 100, True
     rig.cameras.resume()
@@ -333,7 +348,7 @@ def test_the_newest_picture_waits_for_the_broker() -> None:
     (sent,) = rig.link.published
     assert (sent.topic, sent.payload, sent.retain) == ("edge/gw/cameras/door/snapshot", b"new", True)
     assert sent.content_type == "image/jpeg"
-    rig.cameras.pictured("door", bytes(100))
+    rig.cameras.pictured("door", 0, bytes(100))
     rig.cameras.resume()
     assert (len(rig.link.sent), rig.counters["dropped_picture_too_large"]) == (1, 1)
 
@@ -350,9 +365,15 @@ def test_the_newest_picture_waits_for_the_broker() -> None:
 def test_what_the_broker_keeps_of_other_cameras_is_removed(
     topic: str, retain: bool, payload: bytes, removes: bool
 ) -> None:
-    rig = CameraRig()
+    rules = (
+        RuleSettings("kept", retain=True),
+        RuleSettings("not"),
+        RuleSettings("outside", retain=True, topic="x/{sensor}"),
+    )
+    rig = CameraRig(*rules, permitted=("edge/gw/#", "x/door", "x/yard"), topic="edge/gw/results/{label}", retain=True)
     assert rig.cameras.take(Message(topic, payload, 1, retain=retain))
     removed = [(f"edge/gw/cameras/gate/{kind}", b"") for kind in ("snapshot", "status")]
+    removed.append(("edge/gw/rules/c/kept/gate", b""))
     assert rig.link.sent == (removed if removes else [])
     assert rig.link.acknowledged == 1
     assert not rig.cameras.take(Message("edge/gw/infer/x", b""))
