@@ -505,4 +505,4 @@ def _has_ended(task: asyncio.Task[None] | None) -> bool:
 
 
 def _known(cameras: Sequence[CameraSettings]) -> list[KnownCamera]:
-    return [KnownCamera(each.name, each.model, each.snapshot is not None) for each in cameras]
+    return [KnownCamera(each.name, each.model, each.version, each.snapshot is not None) for each in cameras]

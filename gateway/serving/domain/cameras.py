@@ -28,10 +28,11 @@ class CameraAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownCamera:
-    """Camera as listeners know it: its name, the model that is asked, and whether pictures of events are made."""
+    """Camera as listeners know it: its name, what is asked, and whether pictures of events are made."""
 
     name: str
     model: str
+    version: str = ""
     has_pictures: bool = False
 
 

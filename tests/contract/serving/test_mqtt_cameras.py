@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.cameras import CameraAnswer, KnownCamera
 from gateway.serving.domain.infer import InferResponse
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.asyncio
 RULE = RuleSettings("moving", labels=("walk",), retain=True)
 BOTH = MqttRoute("camera", cameras=("door", "yard"), rule=(RULE,), result=ResultSettings(retain=True))
 ROUTE = replace(BOTH, cameras=("door",))
-CAMERAS = (KnownCamera("door", "moves", True), KnownCamera("yard", "moves"))
+CAMERAS = (KnownCamera("door", "moves", has_pictures=True), KnownCamera("yard", "moves"))
+MOVES = moves()
 ASSISTANT = settings_with(HomeAssistantSettings(enabled=True), birth_delay_s=0.0)
 STATUS = "edge/gw/cameras/{}/status"
 SNAPSHOT = "edge/gw/cameras/{}/snapshot"
@@ -53,14 +55,16 @@ def cameras(gateway: MqttFrontend) -> CameraResults:
     return gateway.cameras
 
 
-def answer(gateway: MqttFrontend, camera: str = "door", scores: tuple[float, float] = (1, 2)) -> None:
+def answer(
+    gateway: MqttFrontend,
+    camera: str = "door",
+    scores: tuple[float, float] = (1, 2),
+    manifest: ModelManifest = MOVES,
+) -> None:
     """Answer a frame of a camera."""
     tensor = Tensor(Datatype.FP32, np.array([scores], np.float32))
     response = InferResponse("moves", "1", "", {"scores": tensor}, "v")
-    cameras(gateway).answered(CameraAnswer(camera, 1_500_000_000, MOVES, tensor, response, (640, 480)))
-
-
-MOVES = moves()
+    cameras(gateway).answered(CameraAnswer(camera, 1_500_000_000, manifest, tensor, response, (640, 480)))
 
 
 async def said(client: Peer, topic: str, payload: bytes) -> None:
@@ -134,8 +138,8 @@ async def test_a_camera_that_is_gone_leaves_nothing(broker: Mosquitto, home: Pee
     assert not [topic for topic in held if "yard" in topic]
     async with frontend(simulated(), broker.url, folder=tmp_path, home_assistant=ASSISTANT):  # no camera is left
         await said(home, STATUS.format("door"), b"")
-    own = ("edge/gw/cameras/", "homeassistant/device/edge_gw/camera_")
-    assert not [topic for topic in await kept(broker) if topic.startswith(own)]
+    owned = ("edge/gw/cameras/", "homeassistant/device/edge_gw/camera_")
+    assert not [topic for topic in await kept(broker) if topic.startswith(owned)]
 
 
 async def test_home_assistant_gets_the_camera_with_its_picture(broker: Mosquitto, home: Peer) -> None:
@@ -151,6 +155,8 @@ async def test_home_assistant_gets_the_camera_with_its_picture(broker: Mosquitto
         assert (await home.next(image["image_topic"])).payload == b"\xff\xd8jpeg"
         answer(gateway)
         await until(lambda: gateway.counters().get("answered") == 2)
+        answer(gateway, manifest=replace(MOVES, version="2"))  # of another version, while two share the requests
+        await until(lambda: gateway.counters().get("answered") == 3)
         assert not [each for each in home.received if each.topic == config]
 
 

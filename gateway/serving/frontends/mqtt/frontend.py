@@ -133,7 +133,7 @@ class MqttFrontend:
         context = RouteContext(
             self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
-        self.cameras = CameraResults(context, self._link)
+        self.cameras = CameraResults(context, self._link, self._known_cameras)
         messages = replace(settings, route=tuple(route for route in settings.route if route.topics))
         self._pipeline = MessagePipeline(replace(context, settings=messages), self._router, self._idle)
         self._pipeline.recover()

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.serving.domain.cameras import CameraAnswer
+from gateway.common.domain.manifest import ModelManifest
+from gateway.serving.domain.cameras import CameraAnswer, KnownCamera
 from gateway.serving.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish
 from gateway.serving.frontends.mqtt.outbound.contents import plan_results, write_error
 from gateway.serving.frontends.mqtt.outbound.context import Outlet, RouteContext
@@ -81,9 +82,10 @@ class CameraResults:
     Implements `domain.cameras.CameraListener`.
     """
 
-    def __init__(self, context: RouteContext, link: CameraLink) -> None:
+    def __init__(self, context: RouteContext, link: CameraLink, cameras: Sequence[KnownCamera] = ()) -> None:
         self._id, self._counters, self._link = context.gateway_id, context.counters, link
         self._outlet, self._topics = BoundedOutlet(link, context.counters), context.topics
+        self._engine, self._known = context.engine, {camera.name: camera for camera in cameras}
         self._repeat_ns = int(context.settings.error_repeat_s * 1e9)
         own = replace(context, outlet=self._outlet)
         routes = [route for route in context.settings.route if route.cameras]
@@ -182,7 +184,8 @@ class CameraResults:
             problem = f"route '{route.name}': the answer has no output '{missing[0]}'; its outputs are {known:.300}"
             raise RequestError(Fault.UNSUPPORTED, f"{problem}: correct the route's outputs")
         plan = plan_results(answer.manifest, route.outputs, route.result)
-        ready = Ready(answer.camera, answer.manifest, plan, answer.tensor, answer.wall_ns, answer.wall_ns)
+        announced = self._announced(answer)
+        ready = Ready(answer.camera, announced, plan, answer.tensor, answer.wall_ns, answer.wall_ns)
         message, key = Message("", b""), (route.name, answer.camera)
         debt = Debt(message, route.qos, "", identity=response.id or message_id(message, "", timed=False))
         payload = results.encode(debt, ready, lambda _ready, _version: plan, response)
@@ -199,6 +202,14 @@ class CameraResults:
             if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, key))):
                 self._pending[key] -= 1
                 debt.drop()
+
+    def _announced(self, answer: CameraAnswer) -> ModelManifest:
+        """Return the manifest of the camera's version: Home Assistant must not follow each answer of several."""
+        with suppress(RequestError):
+            known = self._known.get(answer.camera)
+            if known is not None and known.model == answer.manifest.name:
+                return self._engine.describe(known.model, known.version)
+        return answer.manifest
 
     def _taken(self, debt: Debt, key: tuple[str, str], code: int) -> None:
         """Handle the broker's code for a result: the next frame brings another one, so that it is not sent again."""

@@ -439,7 +439,7 @@ def test_detections_are_counted_by_label() -> None:
 
 
 def test_documents_of_cameras_that_are_gone_are_removed() -> None:
-    cameras = [KnownCamera("door", "yard", True), KnownCamera("gate", "other")]
+    cameras = [KnownCamera("door", "yard", has_pictures=True), KnownCamera("gate", "other")]
     route, plan = MqttRoute("c", cameras=("door",)), plan_results(YARD)
     found = Announcements(HomeAssistantSettings(enabled=True), "gw", [route], Counter(), cameras)
     assert found.models == {"yard"}
