@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -48,34 +47,6 @@ class CameraLink(Outlet, Protocol):
     def publish_status(self, publication: OutgoingPublish) -> None: ...
 
 
-class BoundedOutlet:
-    """Outlet that drops, and counts, what finds the outbox full. Implements `Outlet`."""
-
-    def __init__(self, link: CameraLink, counters: Counter[str]) -> None:
-        self._link, self._counters = link, counters
-        self.acknowledge: Callable[[Message], None] = link.acknowledge
-
-    @property
-    def full(self) -> bool:
-        """Return True from the outbox's limits until there is room again."""
-        return self._link.full
-
-    @property
-    def receives_since_ns(self) -> int | None:
-        """Return the monotonic time since which messages come."""
-        return self._link.receives_since_ns
-
-    def publish(self, publication: OutgoingPublish) -> bool:
-        """Send a publication. Return False, counted, if it is dropped."""
-        if self._link.full:
-            self._counters["dropped_outbox_full"] += 1
-            return False
-        return self._link.publish(publication)
-
-    def pause(self, *, on: bool) -> None:
-        """Do nothing: cameras have no socket that could be left unread."""
-
-
 class CameraResults:
     """Publisher for the cameras of the routes of one broker; other cameras are ignored.
 
@@ -83,14 +54,12 @@ class CameraResults:
     """
 
     def __init__(self, context: RouteContext, link: CameraLink, cameras: Sequence[KnownCamera] = ()) -> None:
-        self._id, self._counters, self._link = context.gateway_id, context.counters, link
-        self._outlet, self._topics = BoundedOutlet(link, context.counters), context.topics
+        self._id, self._counters, self._topics, self._link = context.gateway_id, context.counters, context.topics, link
         self._engine, self._known = context.engine, {camera.name: camera for camera in cameras}
         self._repeat_ns = int(context.settings.error_repeat_s * 1e9)
-        own = replace(context, outlet=self._outlet)
         routes = [route for route in context.settings.route if route.cameras]
         self._routes: dict[str, list[tuple[MqttRoute, RouteResults]]] = {}
-        for route, results in [(route, RouteResults(route, own)) for route in routes]:
+        for route, results in [(route, RouteResults(route, context)) for route in routes]:
             for camera in route.cameras:
                 self._routes.setdefault(camera, []).append((route, results))
         self._streaming = dict.fromkeys(self._routes, False)
@@ -194,14 +163,13 @@ class CameraResults:
         elif self._link.packet_limit_bytes is None:
             self._counters["dropped_broker_away"] += 1
             debt.drop()
-        elif self._pending[key] >= PENDING_LIMIT:
+        elif self._link.full or self._pending[key] >= PENDING_LIMIT:
             self._counters["dropped_outbox_full"] += 1
             debt.drop()
         else:
             self._pending[key] += 1
-            if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, key))):
-                self._pending[key] -= 1
-                debt.drop()
+            if not self._link.publish(debt.publication(payload, partial(self._taken, debt, key))):
+                self._taken(debt, key, REFUSED)
 
     def _announced(self, answer: CameraAnswer) -> ModelManifest:
         """Return the manifest of the camera's version: Home Assistant must not follow each answer of several."""
@@ -222,10 +190,10 @@ class CameraResults:
         """Publish why a result is not published, once per `error_repeat_s`: each frame would repeat it."""
         self._counters["refused"] += 1
         now_ns, last_ns = time.monotonic_ns(), self._refused_ns.get((route.name, camera))
-        if last_ns is None or now_ns - last_ns >= self._repeat_ns:
+        if not self._link.full and (last_ns is None or now_ns - last_ns >= self._repeat_ns):
             self._refused_ns[route.name, camera] = now_ns
             payload = write_error("", f"edge/{self._id}/cameras/{camera}", refused)
-            self._outlet.publish(OutgoingPublish(f"edge/{self._id}/errors", payload, content_type=JSON))
+            self._link.publish(OutgoingPublish(f"edge/{self._id}/errors", payload, content_type=JSON))
 
     def _publish_states(self, cameras: Iterable[str]) -> None:
         for camera in cameras:
