@@ -181,3 +181,19 @@ async def test_frames_do_not_wait_for_a_broker_that_is_away(broker: Mosquitto, h
         assert (await home.next(SNAPSHOT.format("door"))).payload == b"2"
         await said(home, STATUS.format("door"), b"online")
     assert not [json.loads(each.payload) for each in home.received if "results" in each.topic]
+
+
+async def test_a_picture_waits_for_room_in_the_outbox(broker: Mosquitto, home: Peer) -> None:
+    async with (
+        relay(broker) as between,
+        frontend(simulated(), between.url, replace(ROUTE, rule=()), max_outbox=4) as gateway,
+    ):
+        between.hold()
+        for _ in range(4):
+            answer(gateway)
+        await until(lambda: gateway.counters().get("outbox_filled") == 1)
+        answer(gateway)
+        cameras(gateway).pictured("door", 0, b"jpeg")
+        assert gateway.counters()["dropped_outbox_full"] == 1
+        between.release()
+        await said(home, SNAPSHOT.format("door"), b"jpeg")
