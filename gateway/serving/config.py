@@ -326,7 +326,7 @@ def read_security(config: Config) -> Security:
 def mqtt_brokers(config: Config, *, checked: bool = False) -> dict[str, MqttSettings]:
     """Return the settings of each MQTT broker by name; `checked`: their routes too. Raises ConfigurationError."""
     try:
-        found = brokers(config.mqtt)
+        found = brokers(config.mqtt, [camera.name for camera in config.camera])
         for name in found if checked else ():
             from gateway.serving.frontends.mqtt.frontend import checked_routes
 

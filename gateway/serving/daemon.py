@@ -25,6 +25,7 @@ from gateway.serving import assembly
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, gateway_id, load_config, models_folders, models_place, mqtt_brokers
 from gateway.serving.credentials import Credentials
+from gateway.serving.domain.cameras import KnownCamera
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
@@ -206,6 +207,8 @@ class Daemon:
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
         names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
         waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
+        if self._mqtt is not None and _known(config.camera) != _known(self._config.camera):
+            waiting.append("camera, as far as MQTT publishes it")
         if waiting:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log, camera=config.camera)
@@ -297,7 +300,9 @@ class Daemon:
             from gateway.serving.frontends.mqtt.frontend import MqttFrontends
 
             folder = None if self._state.problem else Path(self._life.folder)
-            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)
+            identity, idle = gateway_id(self._config), self._trimming.soon
+            cameras = _known(self._config.camera)
+            self._mqtt = MqttFrontends(self._engine, brokers, identity, folder, idle, cameras=cameras)
             stack.enter_context(self._mqtt.locked())
 
     def _follow_cameras(self, settings: Sequence[CameraSettings]) -> None:
@@ -497,3 +502,7 @@ class Daemon:
 
 def _has_ended(task: asyncio.Task[None] | None) -> bool:
     return task is None or task.done()
+
+
+def _known(cameras: Sequence[CameraSettings]) -> list[KnownCamera]:
+    return [KnownCamera(each.name, each.model, each.version, each.snapshot is not None) for each in cameras]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
 from gateway.common.domain.tensor import Datatype
 from gateway.common.timeouts import timeout, wait_for
+from gateway.serving.domain.cameras import KnownCamera
 from gateway.serving.domain.ports import InferenceEngine
 from gateway.serving.frontends.mqtt.frontend import MqttFrontend
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
@@ -21,6 +22,8 @@ from tests.simulators.inference import VARIANT, SimulatedInference, identity
 
 ID = "gw"
 WAIT_S = 15.0
+CAMERA = "camera"
+"""Argument of the program that serves a camera."""
 CHANNELS = ("x", "y", "z")
 FAST: dict[str, Any] = {
     "reconnect_min_s": 0.05,
@@ -70,10 +73,12 @@ async def frontend(
     online: bool = True,
     grace_s: float = 5.0,
     folder: Path | None = None,
+    cameras: Sequence[KnownCamera] = (),
     **settings: Any,
 ) -> AsyncIterator[MqttFrontend]:
     """Run a frontend, by default until it is online first. It is stopped at the end. `folder`: of its journal."""
-    one = MqttFrontend(inference, settings_with(MqttSettings(url=url, route=routes), **(FAST | settings)), ID, folder)
+    whole = settings_with(MqttSettings(url=url, route=routes), **(FAST | settings))
+    one = MqttFrontend(inference, whole, ID, folder, cameras=cameras)
     await one.start()
     try:
         if online:
@@ -113,5 +118,18 @@ async def _serve_windows(url: str, folder: str, protocol: str = "auto", *filters
         await asyncio.Event().wait()
 
 
+async def _serve_camera(url: str) -> None:
+    """Publish that the camera `door` streams, and the picture of an event. Print when it is online."""
+    async with frontend(simulated(), url, MqttRoute("camera", cameras=("door",))) as gateway:
+        assert gateway.cameras is not None
+        gateway.cameras.changed("door", streaming=True)
+        gateway.cameras.pictured("door", 0, b"jpeg")
+        print("online", flush=True)
+        await asyncio.Event().wait()
+
+
 if __name__ == "__main__":
-    asyncio.run(_serve_windows(*sys.argv[1:]) if len(sys.argv) > 2 else _serve_and_hang(sys.argv[1]))
+    if sys.argv[2:] == [CAMERA]:
+        asyncio.run(_serve_camera(sys.argv[1]))
+    else:
+        asyncio.run(_serve_windows(*sys.argv[1:]) if len(sys.argv) > 2 else _serve_and_hang(sys.argv[1]))

@@ -52,6 +52,8 @@ CODE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _TENSOR = re.compile(r"([A-Z0-9]+)\[([0-9, -]*)\]")
 STATE = "state"
 """Parameter of the manifest of a pipeline that has steps with state."""
+TOTALS, DURATIONS = "totals", "durations_s"
+"""Parameters with the names of its outputs that are totals, and that are times, of `count` steps."""
 IMAGE, TEXT = "image", "text"
 """Inputs that are no plain tensors: an encoded JPEG or PNG image, and a text in UTF-8."""
 KINDS = ("model", "rule", "select", "merge", "tile", "match", "track", "count", "window", "python")
@@ -189,6 +191,16 @@ class CountStep:
         """Return the names of its columns: four for each line, two for each zone."""
         of_lines = [f"{line}_{way}" for line in self.lines for way in ("in", "out", "in_total", "out_total")]
         return of_lines + [f"{zone}{part}" for zone in self.zones for part in ("", "_s")]
+
+    @property
+    def totals(self) -> list[str]:
+        """Return the names of the columns that only grow."""
+        return [f"{line}_{way}_total" for line in self.lines for way in ("in", "out")]
+
+    @property
+    def durations(self) -> list[str]:
+        """Return the names of the columns with times."""
+        return [f"{zone}_s" for zone in self.zones]
 
 
 @dataclass(frozen=True, slots=True)

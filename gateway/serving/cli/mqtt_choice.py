@@ -32,7 +32,9 @@ def select_broker(config: Config, arguments: argparse.Namespace) -> NamedBroker:
     """
     brokers, name = mqtt_brokers(config), arguments.broker
     if arguments.route:
-        name = select_route(config, arguments.route, "", name or "").broker
+        having = (key for key, one in brokers.items() if any(route.name == arguments.route for route in one.route))
+        found = next((key for key in having if name in {None, key}), None)
+        name = found or select_route(config, arguments.route, "", name or "").broker
     if name is None:
         name = next(iter(brokers)) if len(brokers) == 1 else DEFAULT_BROKER
     if name not in brokers:
@@ -44,16 +46,16 @@ def select_broker(config: Config, arguments: argparse.Namespace) -> NamedBroker:
 def select_route(config: Config, name: str, topic: str, broker: str = "") -> MqttRoute:
     """Return the route of that name, else that of the topic, else the only one. Raises ConfigurationError.
 
-    `broker`: routes of this broker only.
+    `broker`: routes of this broker only. Routes of cameras take no messages.
     """
-    routes = [route for route in config.mqtt.route if broker in {"", route.broker}]
+    routes = [route for route in config.mqtt.route if route.topics and broker in {"", route.broker}]
     found = routes
     if name:
         found = [route for route in routes if route.name == name]
     elif topic:
         found = _takers(routes, topic, gateway_id(config))
     if len(found) != 1:
-        problem = _not_one(name, topic, found if topic and found else routes)
+        problem = _not_one(config, name, topic, found if topic and found else routes)
         raise config.error(problem, "mqtt.route")
     _check_topic(config, found[0], topic)
     return found[0]
@@ -80,9 +82,11 @@ def broker_faults(config: Config) -> Iterator[str]:
             )
 
 
-def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
+def _not_one(config: Config, name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
     """Return why no single route was found; `routes` are those to choose among."""
     known = ", ".join(route.name for route in routes) or "none"
+    if name and any(route.cameras and route.name == name for route in config.mqtt.route):
+        return f"route {name!r:.80} takes frames of cameras, not messages; edge-gateway watch shows its results"
     if name:
         close = suggest(name, (route.name for route in routes))
         return f"no route is called {name!r:.80}{close}; known are {known}"

@@ -77,7 +77,9 @@ def _config(arguments: argparse.Namespace) -> Config:
 def _tail(arguments: argparse.Namespace) -> int:
     config = _config(arguments)
     broker = select_broker(config, arguments)
-    routes = tuple(route for route in broker.settings.route if arguments.route in {None, route.name})
+    routes = tuple(each for each in broker.settings.route if each.topics and arguments.route in {None, each.name})
+    if arguments.route and not routes:
+        select_route(config, arguments.route, "")  # it is one of cameras
     manifests = asyncio.run(_manifests(config, routes))
     decoders = {route.name: new_decoder(route, manifests[route.name]) for route in routes}
 

@@ -44,7 +44,7 @@ Show = Callable[[WatchedState], None]
 def command(arguments: argparse.Namespace) -> int:
     """Watch until SIGINT or SIGTERM, or until `--count` tables were shown."""
     config = overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
-    if not config.mqtt.route:
+    if not (config.mqtt.route or config.camera):
         raise config.error("no route is configured, so there are no sensors", "mqtt")
     places, broker = _places(config, arguments), select_broker(config, arguments)
     poller = MetricsPoller(places, broker.name, min(max(POLL_MIN_S, arguments.every), POLL_MAX_S))

@@ -26,6 +26,16 @@ class CameraAnswer:
     size: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCamera:
+    """Camera as listeners know it: its name, what is asked, and whether pictures of events are made."""
+
+    name: str
+    model: str
+    version: str = ""
+    has_pictures: bool = False
+
+
 class CameraListener(Protocol):
     """Interface of what takes the answers of cameras. Its methods neither block nor raise."""
 

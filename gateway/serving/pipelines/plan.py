@@ -15,9 +15,11 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression, ExpressionError
 from gateway.common.domain.manifest import CORRID, ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
+    DURATIONS,
     REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
     STATE,
+    TOTALS,
     CountStep,
     MatchStep,
     MergeStep,
@@ -542,8 +544,24 @@ class _Planner(Planner):
             (),
             batch=True,  # else admission takes it for a bare model, whose inputs may differ in rows
             answered=tuple(spec.name for spec in specs),
-            parameters=dict.fromkeys([STATE] if self._states else (), "stream"),
+            parameters=self._parameters(),
         )
+
+    def _parameters(self) -> dict[str, str]:
+        """Return whether there is state, and which outputs are totals or times of `count` steps as they are."""
+        counts = [step for step in self._pipeline.steps if isinstance(step, CountStep)]
+        given = {
+            f"{name}.{key}" if key else name: expression.text
+            for name, output in self._pipeline.outputs.items()
+            for key, expression in ([("", output)] if isinstance(output, Expression) else output.items())
+        }
+        columns = {
+            TOTALS: {f"{step.name}.{column}" for step in counts for column in step.totals},
+            DURATIONS: {f"{step.name}.{column}" for step in counts for column in step.durations},
+        }
+        named = {key: " ".join(name for name, text in given.items() if text in each) for key, each in columns.items()}
+        parameters = {STATE: "stream" if self._states else "", **named}
+        return {key: text for key, text in parameters.items() if text}
 
 
 def _size(column: Array) -> int:

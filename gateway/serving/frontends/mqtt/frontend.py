@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.statistics import MetricSample
 from gateway.common.files.durable import make_folder
 from gateway.common.files.locks import sole_writer
+from gateway.serving.domain.cameras import CameraAnswer, KnownCamera
 from gateway.serving.domain.ports import InferenceEngine
 from gateway.serving.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.serving.frontends.mqtt.home_assistant.announcer import Announcer
@@ -26,6 +28,7 @@ from gateway.serving.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
 from gateway.serving.frontends.mqtt.outbound.publish_topics import PublishTopics
+from gateway.serving.frontends.mqtt.pipeline.cameras import CameraResults, camera_topic
 from gateway.serving.frontends.mqtt.pipeline.pipeline import MessagePipeline
 from gateway.serving.frontends.mqtt.session.connection import ReadBatch
 from gateway.serving.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
@@ -54,12 +57,13 @@ def checked_routes(settings: MqttSettings, gateway_id: str, counters: Counter[st
     topics = PublishTopics(settings.publish_topics, gateway_id, counters)
     for route in settings.route:
         topics.check_route(route)
-        PayloadReader(route)
+        if route.topics:
+            PayloadReader(route)
     return router, topics
 
 
 class MqttFrontend:
-    """MQTT frontend for requests and sensors. Construct, `start`, `stop`; all on one event loop."""
+    """MQTT frontend for requests, sensors and cameras. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(
         self,
@@ -70,14 +74,15 @@ class MqttFrontend:
         *,
         name: str = DEFAULT_BROKER,
         idle: Callable[[], None] = lambda: None,
+        cameras: Sequence[KnownCamera] = (),
     ) -> None:
         """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
 
         `folder`: for the journal and the record of subscriptions; None: there are none. `name`: the broker's, for
-        metrics. `idle` is called when no job is left.
+        metrics. `idle` is called when no job is left. `cameras`: those that routes name, and perhaps others.
         """
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
-        self._name, self._idle = name, idle
+        self._name, self._idle, self._known_cameras = name, idle, cameras
         self._journal: SampleJournal | None = None
         self._journal_problem = ""
         self._counters: Counter[str] = Counter()
@@ -85,6 +90,8 @@ class MqttFrontend:
         self._link: Link | None = None
         self._announcer: Announcer | None = None
         self._pipeline: MessagePipeline | None = None
+        self.cameras: CameraResults | None = None
+        """Listener to cameras; None before the start."""
         self._timer: asyncio.TimerHandle | None = None
         self.online = asyncio.Event()
         """Set while the broker grants everything that was asked for."""
@@ -96,21 +103,28 @@ class MqttFrontend:
             MqttIdentity(self._id, self._status(OFFLINE)),
             MqttIdentity(f"{self._id}{RESULTS_SUFFIX}", None, clean=True),
         )
-        asked = Subscription(f"edge/{self._id}/infer/#", 1)
-        announcements = Announcements(settings.home_assistant, self._id, settings.route, self._counters)
+        asked, record = [Subscription(f"edge/{self._id}/infer/#", 1)], None
+        if self._folder is not None:
+            record = SubscriptionRecord(self._folder, settings.url, self._id)
+        states, held = Subscription(camera_topic(self._id, "+", "status"), 1, retained=True), record and record.filters
+        if any(route.cameras for route in settings.route) or states.filter in (held or ()):
+            asked.append(states)  # also without cameras if there were some: what the broker keeps of them is removed
+        announcements = Announcements(
+            settings.home_assistant, self._id, settings.route, self._counters, self._known_cameras
+        )
         discovery = announcements.subscriptions if settings.home_assistant.enabled else ()
         self._link = Link(
             settings,
             f"edge/{self._id}/",
             identities,
-            (asked, *self._router.subscriptions, *discovery),
+            (*asked, *self._router.subscriptions, *discovery),
             connack=self._on_connack,
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
             batch=ReadBatch(self._engine.hold, self._engine.release),
             counters=self._counters,
-            record=None if self._folder is None else SubscriptionRecord(self._folder, settings.url, self._id),
+            record=record,
         )
         if discovery:
             self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)
@@ -119,7 +133,9 @@ class MqttFrontend:
         context = RouteContext(
             self._engine, settings, self._id, self._link, self._counters, self._topics, self._journal, seen
         )
-        self._pipeline = MessagePipeline(context, self._router, self._idle)
+        self.cameras = CameraResults(context, self._link, self._known_cameras)
+        messages = replace(settings, route=tuple(route for route in settings.route if route.topics))
+        self._pipeline = MessagePipeline(replace(context, settings=messages), self._router, self._idle)
         self._pipeline.recover()
         self._link.start()
 
@@ -135,6 +151,8 @@ class MqttFrontend:
             self._announcer.close()
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
+        if self.cameras is not None:
+            self.cameras.close()
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
         await self._link.stop(self._status(OFFLINE), GOODBYE_S)
         self._stop_timer()
@@ -193,10 +211,14 @@ class MqttFrontend:
     def _receive(self, message: Message) -> None:
         if self._announcer is not None and self._announcer.take(message):
             return
+        if self.cameras is not None and self.cameras.take(message):
+            return
         if self._pipeline is not None:
             self._pipeline.receive(message)
 
     def _resume(self) -> None:
+        if self.cameras is not None:
+            self.cameras.resume()
         if self._pipeline is not None:
             self._pipeline.resume()
 
@@ -206,6 +228,8 @@ class MqttFrontend:
             return
         if self._link.connected:
             self._stop_timer()
+            if self.cameras is not None:  # before `online`: the broker may have states of an earlier process
+                self.cameras.connected()
             self._link.publish_status(self._status(ONLINE))
             if self._announcer is not None:
                 self._announcer.connected()
@@ -266,7 +290,10 @@ REMEDY = "stop it, or give this gateway a folder of its own with --state: only v
 
 
 class MqttFrontends:
-    """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop."""
+    """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop.
+
+    Implements `domain.cameras.CameraListener`.
+    """
 
     def __init__(
         self,
@@ -275,6 +302,8 @@ class MqttFrontends:
         gateway_id: str,
         folder: Path | None,
         idle: Callable[[], None] = lambda: None,
+        *,
+        cameras: Sequence[KnownCamera] = (),
     ) -> None:
         """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
         self._frontends: dict[str, MqttFrontend] = {}
@@ -283,7 +312,9 @@ class MqttFrontends:
             own = folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name
             self._folders += [own] if own else []
             with blamed_on(name):
-                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name, idle=idle)
+                self._frontends[name] = MqttFrontend(
+                    engine, settings, gateway_id, own, name=name, idle=idle, cameras=cameras
+                )
 
     @property
     def online(self) -> bool:
@@ -318,6 +349,24 @@ class MqttFrontends:
     async def stop(self, grace_s: float) -> None:
         """Stop all frontends at the same time, each as `MqttFrontend.stop`."""
         await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._frontends.values()))
+
+    def answered(self, answer: CameraAnswer) -> None:
+        """Publish the results of a camera's frame, at the brokers of its routes."""
+        for cameras in self._listeners():
+            cameras.answered(answer)
+
+    def changed(self, camera: str, *, streaming: bool) -> None:
+        """Publish that a camera's frames begin or end to arrive."""
+        for cameras in self._listeners():
+            cameras.changed(camera, streaming=streaming)
+
+    def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
+        """Publish the picture of an event."""
+        for cameras in self._listeners():
+            cameras.pictured(camera, wall_ns, jpeg)
+
+    def _listeners(self) -> Iterator[CameraResults]:
+        return (each.cameras for each in self._frontends.values() if each.cameras is not None)
 
     def readiness_changed(self) -> None:
         """Tell all frontends that models may have become ready or unready."""

@@ -60,6 +60,28 @@ def test_a_broker_that_is_not_found_is_named(text: str, given: dict[str, str], s
         select_broker(config(text), options(**given))
 
 
+CAMERA = '[[camera]]\nname = "door"\nurl = "rtsp://h/1"\nmodel = "m"\n'
+OF_CAMERAS = BOTH + '[[mqtt.route]]\nname = "yard"\ncameras = ["door"]\nbroker = "plant"\n' + CAMERA
+
+
+@pytest.mark.parametrize(
+    ("text", "route", "name"), [(OF_CAMERAS, "yard", "plant"), (BOTH + CAMERA, "camera", "default")]
+)
+def test_routes_of_cameras_are_watched(text: str, route: str, name: str) -> None:
+    found = select_broker(config(text), options(route=route))
+    assert found.name == name
+    assert route in {each.name for each in found.settings.route}
+
+
+def test_routes_of_cameras_take_no_messages() -> None:
+    with pytest.raises(ConfigurationError, match="route 'yard' takes frames of cameras, not messages"):
+        select_route(config(OF_CAMERAS), "yard", "")
+    with pytest.raises(ConfigurationError, match="name the route with --route or --topic; known are here, there"):
+        select_route(config(OF_CAMERAS), "", "")
+    only = config('[mqtt]\nurl = "mqtt://here"\n' + ROUTE.format("here", "default") + CAMERA)
+    assert select_route(only, "", "").name == "here"
+
+
 def test_a_topic_of_two_brokers_needs_the_route_or_the_broker() -> None:
     both = config(BOTH)
     with pytest.raises(ConfigurationError, match="name one with --route: here, there"):

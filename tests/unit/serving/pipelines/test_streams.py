@@ -31,7 +31,8 @@ from gateway.serving.engine import streams
 from gateway.serving.engine.images import image_size
 from gateway.serving.engine.streams import StreamState
 from gateway.serving.engine.target import RequestTarget
-from gateway.serving.frontends.documents import pipeline_steps
+from gateway.serving.frontends.cameras.forms import choose_form
+from gateway.serving.frontends.documents import model_config, model_metadata, pipeline_steps
 from gateway.serving.pipelines import planner
 from gateway.serving.pipelines.golden import compared, golden_answers
 from gateway.serving.pipelines.tracking import Tracks, follow
@@ -661,6 +662,32 @@ async def test_counts_of_images() -> None:
 
 
 @pytest.mark.asyncio
+async def test_labels_are_counted_apart_by_selects_of_what_is_tracked() -> None:
+    steps = "".join(
+        f'[[step]]\nname = "{label}s"\nselect = "people"\nwhere = "label == \'{label}\'"\n'
+        f'[[step]]\nname = "{label}_seen"\ncount = "{label}s"\nimage = "image"\n'
+        "lines = { door = [0.0, 0.5, 1.0, 0.5] }\nzones = { yard = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]] }\n"
+        for label in ("car", "dog")
+    )
+    outputs = "".join(
+        f'{label} = "{label}_seen.yard"\n{label}_in = "{label}_seen.door_in_total"\n{label}_s = "{label}_seen.yard_s"\n'
+        for label in ("car", "dog")
+    )
+    rig = PipelineRig()
+    spots(rig, labels=("dog", "car"))
+    rig.pipeline(
+        f'{YARD[: YARD.index("[[step]]", YARD.index("track"))]}{steps}[output]\n{outputs}both = "dog_seen.yard + 0"\n'
+    )
+    await rig.begin()
+    found = await counted(rig, 2, 3, 4, 5, arrived_ns=10**9)
+    found = await counted(rig, 5, arrived_ns=3 * 10**9)
+    assert (found["dog"], found["dog_in"], found["dog_s"]) == ([1], [1], [2.0])
+    assert (found["car"], found["car_in"], found["car_s"]) == ([0], [0], [0.0])
+    parameters = {"state": "stream", "totals": "car_in dog_in", "durations_s": "car_s dog_s"}
+    assert rig.target().manifest.parameters == parameters
+
+
+@pytest.mark.asyncio
 async def test_the_pipeline_of_the_how_to_counts() -> None:
     page = (ROOT / "docs/pages/howto/pipelines.md").read_text()
     declared = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "person-detector" in block)
@@ -673,6 +700,10 @@ async def test_the_pipeline_of_the_how_to_counts() -> None:
     assert (found["entered"], found["left"], found["waiting"]) == ([0, 0, 1, 1, 1], [0] * 5, [0, 0, 1, 1, 1])
     found = await counted(rig, 5, 4, 3, 2, arrived_ns=3 * 10**9)
     assert (found["longest_s"][::3], found["left"]) == ([2, 0], [0, 0, 0, 1])
+    target = rig.target()
+    described = target.manifest, target.placement, ["1"]
+    form = choose_form("chain", model_metadata(*described)["inputs"], model_config(*described))
+    assert (form.input, form.image) == ("image", "jpeg"), "cameras send their frames"
     steps = pipeline_steps(rig.target().placement.pipeline or pytest.fail("no pipeline"), {})["steps"]
     assert [(each["kind"], each["reads"], each["does"]) for each in steps[-2:]] == [
         ("track", ["persons"], "persons, scores from 0.5 and from 0.1, lost for 30 frames"),

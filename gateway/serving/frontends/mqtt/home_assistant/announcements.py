@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.common.domain.manifest import ModelManifest
+from gateway.serving.domain.cameras import KnownCamera
 from gateway.serving.frontends.mqtt.home_assistant import documents
 from gateway.serving.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.serving.frontends.mqtt.outbound.contents import ResultPlan
@@ -34,15 +35,24 @@ class Announcements:
         gateway_id: str,
         routes: Sequence[MqttRoute],
         counters: Counter[str],
+        cameras: Sequence[KnownCamera] = (),
     ) -> None:
         self._settings, self._id, self._counters = settings, gateway_id, counters
         self._routes = {route.name: route for route in routes}
+        self._cameras = cameras
         self._topic = f"{settings.prefix}/device/{documents.node_id(gateway_id)}"
         self._at_broker: dict[str, bytes] = {}
         """Documents by object id, as they were published or received."""
         self._current: OrderedDict[str, ModelManifest] = OrderedDict()
         """Manifest that the announcement of a sensor was made from, by object id."""
         self._is_full = False
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Return the models of all routes."""
+        routed = {name for route in self._routes.values() for name in route.cameras}
+        named = {camera.model for camera in self._cameras if camera.name in routed}
+        return frozenset(named | {route.model for route in self._routes.values() if route.model})
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -85,7 +95,8 @@ class Announcements:
         object_ = documents.object_id(route.name, sensor)
         if self._current.get(object_) is manifest or not self._has_room(object_):
             return []
-        document = documents.sensor_document(self._id, route, sensor, manifest, plan)
+        pictured = any(camera.has_pictures and camera.name == sensor for camera in self._cameras)
+        document = documents.sensor_document(self._id, route, sensor, manifest, plan, has_pictures=pictured)
         self._current[object_] = manifest
         if len(self._current) > self._settings.max_sensors:
             self._current.popitem(last=False)
@@ -118,10 +129,13 @@ class Announcements:
         return False
 
     def _is_ours(self, object_: str, payload: bytes) -> bool:
-        """Return True if a document is of a sensor of a configured route."""
+        """Return True if a document is of a sensor, or a camera, of a configured route."""
         device = _read(payload).get("device")
         sensor = device.get("serial_number") if isinstance(device, dict) else None
-        return isinstance(sensor, str) and any(documents.object_id(route, sensor) == object_ for route in self._routes)
+        return isinstance(sensor, str) and any(
+            documents.object_id(name, sensor) == object_ and (not route.cameras or sensor in route.cameras)
+            for name, route in self._routes.items()
+        )
 
     def _forget(self, object_: str) -> None:
         self._at_broker.pop(object_, None)

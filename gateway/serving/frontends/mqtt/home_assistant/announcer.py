@@ -35,7 +35,7 @@ class Announcer:
         outlet: Outlet,
     ) -> None:
         self._announcements, self._engine, self._outlet = announcements, engine, outlet
-        self._topics = {route.model: model_topic(gateway_id, route.model) for route in settings.route}
+        self._topics = {model: model_topic(gateway_id, model) for model in sorted(announcements.models)}
         self._delay_s = settings.home_assistant.birth_delay_s
         self._ready: dict[str, bool] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -71,14 +71,26 @@ def gateway_document(gateway_id: str) -> dict[str, Any]:
 
 
 def sensor_document(
-    gateway_id: str, route: MqttRoute, sensor: str, manifest: ModelManifest, plan: ResultPlan
+    gateway_id: str,
+    route: MqttRoute,
+    sensor: str,
+    manifest: ModelManifest,
+    plan: ResultPlan,
+    *,
+    has_pictures: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the document of a sensor: its results and the states of its rules. None if it has nothing to show."""
+    """Return the document of a sensor: its results and the states of its rules. None if it has nothing to show.
+
+    A camera has a state of its own, and with `has_pictures` the picture of its last event.
+    """
     node, object_ = node_id(gateway_id), object_id(route.name, sensor)
     values = {"gateway": gateway_id, "route": route.name, "sensor": sensor}
     components = _results(route, values, manifest, plan)
     for rule in route.rule:
         components |= _rule(rule, values)
+    if route.cameras and has_pictures:
+        picture = {"name": "Snapshot", "image_topic": f"edge/{gateway_id}/cameras/{sensor}/snapshot"}
+        components["image_snapshot"] = {"platform": "image", "content_type": "image/jpeg", **picture}
     if not components:
         return None
     for key, component in components.items():
@@ -91,7 +103,8 @@ def sensor_document(
         "sw_version": manifest.version,
         "via_device": node,
     }
-    topics = (f"edge/{gateway_id}/status", model_topic(gateway_id, route.model))
+    topics = [f"edge/{gateway_id}/status", model_topic(gateway_id, route.model or manifest.name)]
+    topics += [f"edge/{gateway_id}/cameras/{sensor}/status"] if route.cameras else []
     return {
         "device": device,
         "origin": _origin(),
@@ -155,9 +168,12 @@ def _component(entity: Entity) -> tuple[str, dict[str, Any]]:
     if entity.expression:
         component["value_template"] = f"{{{{ {entity.expression} }}}}"
     if entity.is_verdict:
-        component |= {"device_class": "problem", "payload_on": "True", "payload_off": "False"}
+        component |= {"payload_on": "True", "payload_off": "False"}
+    if entity.device_class:
+        component["device_class"] = entity.device_class
     if entity.digits is not None:
-        component |= {"state_class": "measurement", "suggested_display_precision": entity.digits}
+        kind = "total_increasing" if entity.is_total else "measurement"
+        component |= {"state_class": kind, "suggested_display_precision": entity.digits}
     if entity.unit:
         component["unit_of_measurement"] = entity.unit
     platform = "binary_sensor" if entity.is_verdict else "sensor"
@@ -174,7 +190,7 @@ def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
         state["device_class"] = "problem"
     key = f"rule_{_slug(rule.name)}"
     if not rule.is_condition:
-        if rule.needs_number or rule.value.startswith("score"):
+        if rule.needs_number or rule.value.startswith(("score", "count")):
             state["state_class"] = "measurement"
         return {f"sensor_{key}": {"platform": "sensor", **state}}
     if rule.publish in {"enter", "leave"}:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ROWS, ModelManifest
+from gateway.common.domain.pipeline import DURATIONS, TOTALS
+from gateway.common.domain.tensor import Datatype
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 
 SCORE_DIGITS, VALUE_DIGITS, DIGITS_LIMIT = 3, 2, 6
@@ -18,7 +23,8 @@ VALUES_LIMIT = 32
 class Entity:
     """Sensor with the value of a Jinja `expression`. `digits` are the decimals that are shown; None: it is a text.
 
-    `is_value`: a result with `payload = "value"` is this value. `is_verdict`: it is true or false.
+    `is_value`: a result with `payload = "value"` is this value. `is_verdict`: it is true or false. `is_total`: it only
+    grows, until it begins again.
     """
 
     name: str
@@ -28,6 +34,8 @@ class Entity:
     key: str = ""
     is_value: bool = True
     is_verdict: bool = False
+    device_class: str = ""
+    is_total: bool = False
 
 
 def task_entities(manifest: ModelManifest, route: MqttRoute) -> list[Entity]:
@@ -35,7 +43,7 @@ def task_entities(manifest: ModelManifest, route: MqttRoute) -> list[Entity]:
     kind, options = manifest.task, manifest.task_options or {}
     if kind == "anomaly-detection":
         score = Entity("Score", "value_json.score", _digits(options["threshold"]))
-        return [score, Entity("Anomalous", "value_json.anomalous", is_verdict=True)]
+        return [score, Entity("Anomalous", "value_json.anomalous", is_verdict=True, device_class="problem")]
     if kind == "text-recognition":  # a state has at most 255 characters
         text = Entity("Text", "value_json.text[:255] if value_json.text is string else None")
         return [text, Entity("Score", "value_json.score", SCORE_DIGITS)]
@@ -48,8 +56,10 @@ def task_entities(manifest: ModelManifest, route: MqttRoute) -> list[Entity]:
         return _best("classes", "Share")
     if kind.endswith("classification") or kind == "keyword-spotting":
         return _best("classes", "Score")
+    if not kind:
+        return list(_outputs(manifest))
     detections = Entity("Detections", "value_json.detections | count", 0)
-    return [] if kind == "embedding" else [detections, *_best("detections", "Score")]
+    return [] if kind == "embedding" else [detections, *_best("detections", "Score"), *_counts(manifest.labels)]
 
 
 def as_number(entity: Entity, route: MqttRoute, name: str, scale: float = 1.0) -> Entity:
@@ -79,6 +89,46 @@ def _quantities(manifest: ModelManifest, route: MqttRoute, key: str, expression:
         entity = Entity(name, expression.format(place), None, unit, own_key, is_value=single)
         entities.append(as_number(entity, route, name, scales[place % len(scales)]))
     return entities
+
+
+def _outputs(manifest: ModelManifest) -> Iterator[Entity]:
+    """Yield the entities of the outputs of a pipeline: numbers, texts, flags, and the lengths of lists."""
+    totals, durations = (manifest.parameters.get(key, "").split() for key in (TOTALS, DURATIONS))
+    listed = dict[str, None]()
+    for spec in manifest.outputs[1 : VALUES_LIMIT + 1]:
+        value = "value_json" + "".join(f"['{key}']" for key in spec.name.split("."))
+        entity = Entity(
+            re.sub("[._]", " ", spec.name).capitalize(), value, 0, key=f"output_{spec.name}", is_value=False
+        )
+        if spec.shape[1:2] == (-1,):
+            name = spec.name.partition(".")[0]
+            if name not in listed:
+                yield replace(
+                    entity, name=name.capitalize(), expression=f"value_json['{name}'] | count", key=f"output_{name}"
+                )
+            listed[name] = None
+        elif spec.shape != (ROWS,):
+            continue
+        elif spec.datatype is Datatype.BYTES:
+            yield replace(entity, expression=f"{value}[:255] if {value} is string else None", digits=None)
+        elif spec.datatype is Datatype.BOOL:
+            yield replace(entity, digits=None, is_verdict=True)
+        elif spec.name in durations:
+            yield replace(entity, digits=1, unit="s", device_class="duration")
+        else:
+            digits = VALUE_DIGITS if spec.datatype.dtype.kind == "f" else 0
+            yield replace(entity, digits=digits, is_total=spec.name in totals)
+
+
+def _counts(labels: Sequence[str]) -> list[Entity]:
+    """Return the entities of the number of detections of each label; none if there are too many, or only one."""
+    if not 1 < len(labels) <= VALUES_LIMIT:
+        return []
+    found = "value_json.detections | selectattr('label', 'eq', {}) | list | count"
+    return [
+        Entity(label, found.format(json.dumps(label)), 0, key=f"count_{place}", is_value=False)
+        for place, label in enumerate(labels)
+    ]
 
 
 def _best(key: str, score: str) -> list[Entity]:

@@ -16,7 +16,7 @@ TOPICS_REMEMBERED, TOPIC_REMEMBERED_CHARS = 20_000, 256
 
 
 _GATEWAYS = TopicFilter(("edge", "#"))
-OWN_LEVELS = frozenset({(), ("+",), ("infer",), ("status",), ("errors",), ("models",), ("reply",)})
+OWN_LEVELS = frozenset({(), ("+",), ("infer",), ("status",), ("errors",), ("models",), ("cameras",), ("reply",)})
 """Third level of topics below `edge/<id>/` that results and rules may not use."""
 
 

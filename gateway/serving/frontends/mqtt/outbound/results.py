@@ -205,8 +205,12 @@ class RouteResults:
     def _publish_state(self, publication: OutgoingPublish) -> bool:
         """Publish a message of a rule. Return False if it is due again at the sensor's next result.
 
-        A refused one is not: its error, which is published in its place, would be repeated with each result.
+        A refused one is not: its error, which is published in its place, would be repeated with each result. A
+        camera's is due again while the outbox is full: sensors are not read then, but frames go on.
         """
+        if self._route.cameras and self._outlet.full:
+            self._counters["dropped_outbox_full"] += 1
+            return False
         try:
             self._topics.check(publication.topic)
         except RequestError as refused:

@@ -42,6 +42,10 @@ class ResultRow:
         index = self.plan.index(label)
         return None if self.scores is None or index is None else finite(self.scores[index])
 
+    def count_of(self, label: str) -> int | None:
+        """Return the number of detections, those of `label` unless it is ""; None if the answer has none to count."""
+        return None
+
     @property
     def value(self) -> str | float | None:
         """Return the only value of the answer; None if there are scores or several values."""
@@ -82,7 +86,10 @@ LISTS = ("detections", "classes")
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow(ResultRow):
-    """Result of a task for one row. A label that a list of labels lacks has the score 0: it was not found."""
+    """Result of a task or a pipeline for one row. A label that a list lacks has the score 0: it was not found.
+
+    Outputs of a pipeline may have the names of keys of tasks, and any value.
+    """
 
     document: Mapping[str, Any]
 
@@ -94,8 +101,8 @@ class DocumentRow(ResultRow):
     @property
     def score(self) -> float | None:
         """Return the score of the document, or of its best part."""
-        found: float | None = self.document.get("score", next((score for _, score in self._labels()), None))
-        return found
+        found = self._number("score")
+        return next((score for _, score in self._labels()), None) if found is None else found
 
     @property
     def anomalous(self) -> bool | None:
@@ -112,29 +119,61 @@ class DocumentRow(ResultRow):
         scores = [score for name, score in self._labels() if name == label]
         return max(scores, default=0.0 if any(key in self.document for key in (*LISTS, "label")) else None)
 
+    def count_of(self, label: str) -> int | None:
+        """Return the number of detections, those of `label` unless it is ""; None for another task."""
+        found = self.document.get("detections")
+        if not isinstance(found, list):
+            return None
+        return sum(part["label"] == label for part in self._parts("detections")) if label else len(found)
+
     @property
     def value(self) -> str | float | None:
         """Return the only value, the text, the score of an anomaly, the number of detections, or the label."""
-        values, detections = self.document.get("values", ()), self.document.get("detections")
+        values, detections = [*self._parts("values", "name")], self.count_of("")
         if len(values) == 1:
             return self.output(values[0]["name"])
         for key in ("text", "score") if self.document.keys() & {"text", "anomalous"} else ():
             if key in self.document:
-                found: str | float | None = self.document[key]
-                return found
-        return self.label if detections is None else float(len(detections))
+                return _single(self.document[key])
+        return self.label if detections is None else float(detections)
 
     def output(self, name: str) -> str | float | None:
-        """Return the value that the document calls `name`, or the only element of the output `name`."""
-        named = {value["name"]: value["value"] for value in self.document.get("values", ())}
-        return named[name] if name in named else ResultRow.output(self, name)
+        """Return the value that the document calls `name`, or the only element of the output `name`.
+
+        In the document of a pipeline that is an output, or the key of one that is an object: `output.key`.
+        """
+        named = {value["name"]: value["value"] for value in self._parts("values", "name")}
+        if name in named:
+            found: str | float | None = named[name]
+            return found
+        if name in self.outputs:
+            return ResultRow.output(self, name)
+        entry: Any = self.document
+        for key in name.split("."):
+            entry = entry.get(key) if isinstance(entry, Mapping) else None
+        return _single(entry)
 
     def _labels(self) -> Iterator[tuple[str, float]]:
         for key in LISTS:
-            parts = self.document.get(key, ())
-            yield from ((part["label"], part.get("score", part.get("share", 0.0))) for part in parts)
-        if self.document.get("label") is not None:
-            yield self.document["label"], self.document.get("score") or 0.0
+            yield from ((part["label"], part.get("score", part.get("share", 0.0))) for part in self._parts(key))
+        if isinstance(label := self.document.get("label"), str):
+            yield label, self._number("score") or 0.0
+
+    def _parts(self, key: str, named: str = "label") -> Iterator[Mapping[str, Any]]:
+        """Yield the objects with the key `named` of a list of the document."""
+        parts = self.document.get(key)
+        yield from (
+            (part for part in parts if isinstance(part, dict) and named in part) if isinstance(parts, list) else ()
+        )
+
+    def _number(self, key: str) -> float | None:
+        found = self.document.get(key)
+        return found if isinstance(found, int | float) else None
+
+
+def _single(value: Any) -> str | float | None:
+    """Return a value of a document that is no list or object, else None."""
+    return value if isinstance(value, str | float | int) else None
 
 
 def document_rows(

@@ -25,6 +25,8 @@ def value_of(name: str, row: ResultRow) -> str | float | None:
         return row.label if kind == "label" else row.anomalous
     if kind == "score":
         return row.score_of(part) if part else row.score
+    if kind == "count":
+        return row.count_of(part)
     return row.output(part) if part else row.value
 
 

@@ -123,6 +123,12 @@ class Link:
         made = {MAIN: self._main.welcome, RESULTS: self._results.welcome}
         return {role: welcome for role, welcome in made.items() if welcome is not None}
 
+    @property
+    def packet_limit_bytes(self) -> int | None:
+        """Return the size of the largest publication that the broker takes; None without a connection for results."""
+        welcome = self._results.welcome
+        return None if welcome is None else welcome.maximum_packet_bytes
+
     def start(self) -> None:
         """Begin to connect, and return at once."""
         self._main.start()
@@ -184,4 +190,4 @@ class Link:
 
 
 def _ignore() -> None:
-    """Do nothing: the outbox of the status never holds more than two publications."""
+    """Do nothing: the outbox of the status never holds more than two publications of one topic."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.errors import ConfigurationError, suggest
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER, MqttRoute
 
 
@@ -255,13 +255,15 @@ OWN = ("url", "username", "username_file", "password_file", "ca", "cert", "key",
 """Settings that are never those of `[mqtt]`: a password is sent only to the broker that it is for."""
 
 
-def brokers(settings: MqttSettings) -> dict[str, MqttSettings]:
+def brokers(settings: MqttSettings, cameras: Sequence[str] = ()) -> dict[str, MqttSettings]:
     """Return the settings of each broker by name; that of `[mqtt]`, if it has a URL, is the first one.
 
-    Raises ConfigurationError that names the broker or the route.
+    Routes name each of their `cameras`. Those of no route have the route CAMERA_ROUTE of `[mqtt]`. Raises
+    ConfigurationError that names the broker or the route.
     """
     if not settings.url and not settings.broker:
         return {}
+    settings = dataclasses.replace(settings, route=tuple(_with_cameras(settings, cameras)))
     found = {DEFAULT_BROKER: _own(settings, DEFAULT_BROKER)} if settings.url else {}
     for broker in settings.broker:
         if broker.name in found:
@@ -294,6 +296,36 @@ def blamed_on(name: str) -> Iterator[None]:
 def _own(settings: MqttSettings, name: str) -> MqttSettings:
     """Return the settings with the routes of one broker."""
     return dataclasses.replace(settings, broker=(), route=tuple(each for each in settings.route if each.broker == name))
+
+
+CAMERA_ROUTE = "camera"
+"""Name of the route of cameras that no route names."""
+EVERY_CAMERA = "*"
+
+
+def _with_cameras(settings: MqttSettings, cameras: Sequence[str]) -> Iterator[MqttRoute]:
+    """Yield the routes with the names of all their cameras, and that of cameras that no route names."""
+    left = dict.fromkeys(cameras)
+    for route in settings.route:
+        if not route.cameras:
+            yield route
+            continue
+        names = dict.fromkeys(route.cameras)
+        if EVERY_CAMERA in names:
+            names = {name: None for name in (*cameras, *names) if name != EVERY_CAMERA}
+        if unknown := [name for name in names if name not in cameras]:
+            known = f"known are {', '.join(cameras)}" if cameras else "there is no [[camera]]"
+            problem = f"no camera is called {unknown[0]!r:.80}{suggest(unknown[0], cameras)}; {known}"
+            raise ConfigurationError(problem, table=route.table, key="cameras")
+        left = {name: None for name in left if name not in names}
+        if names:
+            yield dataclasses.replace(route, cameras=tuple(names))
+    if left and settings.url:
+        if taken := [route for route in settings.route if route.name == CAMERA_ROUTE]:
+            problem = f"cameras that no route names have the route {CAMERA_ROUTE!r}, here {', '.join(left):.150}"
+            problem += "; name them in a route, or rename this one"
+            raise ConfigurationError(problem, table=taken[0].table, key="name")
+        yield MqttRoute(CAMERA_ROUTE, cameras=tuple(left))
 
 
 def _check_addresses(found: dict[str, MqttSettings]) -> None:

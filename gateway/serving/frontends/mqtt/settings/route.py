@@ -94,6 +94,8 @@ OUTPUT_NAME_LIMIT_CHARS = 256
 CHANNELS_LIMIT = 1_024
 """Most channels of a route."""
 WORDS_LIMIT = 256
+CAMERA_KEYS = frozenset({"name", "cameras", "broker", "qos", "outputs", "max_sensors", "result", "rule"})
+"""Settings of a route with cameras."""
 """Most words of a channel."""
 
 
@@ -144,9 +146,9 @@ class MqttRoute:
 
     name: str
     """Level of the result topic `edge/<id>/results/<name>/<sensor>`."""
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
     """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways. Those of routes may overlap."""
-    model: str
+    model: str = ""
     """Model that runs; it may be loaded later."""
     version: str = ""
     """Version of the model; empty: the one that the policy serves."""
@@ -217,6 +219,8 @@ class MqttRoute:
     """Full name of the protobuf message, such as acme.Reading."""
     result: ResultSettings = field(default_factory=ResultSettings)
     """Selection and form of the results that are published."""
+    cameras: tuple[str, ...] = ()
+    """Names of cameras, in place of topics and model; "*": all. The sensor of a result is its camera."""
     rule: tuple[RuleSettings, ...] = ()
     """Rules that decide on the results of each sensor, and publish messages of their own."""
     time: MqttTime = field(default_factory=MqttTime)
@@ -230,9 +234,12 @@ class MqttRoute:
 
     def __post_init__(self) -> None:
         """Fill in the preset, and refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
-        self._fill()
+        if self.cameras:
+            self._check_absent()
+        else:
+            self._fill()
         for key, wrong, rule in (*self._rules(), *self._payload_rules()):
-            if wrong:
+            if wrong and not (self.cameras and key not in CAMERA_KEYS):
                 raise _refused(self.table, key, rule, getattr(self, key))
         if self.quota.messages_per_s and not self.quota.by and self.sensor.startswith("payload"):
             problem = f"missing; {self.sensor} is read too late for a quota: name topic, topic[i] or property.<name>"
@@ -262,6 +269,14 @@ class MqttRoute:
         """Return the quality of service of the results of windows."""
         return 0 if self.at_most_once else self.qos
 
+    def _check_absent(self) -> None:
+        """Refuse what messages have and frames of cameras have not. Raises ConfigurationError."""
+        for spec in dataclasses.fields(self):
+            default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+            if spec.name not in CAMERA_KEYS and getattr(self, spec.name) != default:
+                problem = "must be absent: the route has cameras, and takes their frames in place of messages"
+                raise ConfigurationError(problem, table=self.table, key=spec.name)
+
     def _fill(self) -> None:
         if self.preset and self.preset not in PRESETS:
             raise _refused(self.table, "preset", f"one of {', '.join(PRESETS)}", self.preset)
@@ -279,7 +294,7 @@ class MqttRoute:
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:
         return (
             ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
-            ("topics", not self.topics, "at least one topic filter"),
+            ("topics", not self.topics, "at least one topic filter, or the route names cameras"),
             ("model", not self.model, "the name of a model"),
             (
                 "sensor",

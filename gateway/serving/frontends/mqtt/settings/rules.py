@@ -17,7 +17,7 @@ RESULTS_LIMIT = 10_000
 SECONDS_LIMIT = 1e7
 """Longest time of a rule: about four months."""
 TABLE = "mqtt.route.rule"
-_VALUE = re.compile(r"anomalous|label|score(\..+)?|value(\..+)?", re.DOTALL)
+_VALUE = re.compile(r"anomalous|label|(score|count|value)(\..+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ class RuleSettings:
     name: str
     """Level of the rule's topic."""
     value: str = "label"
-    """label, score, score.<label>, value (the only number of a result), value.<output> or anomalous.
+    """label, score, score.<label>, count, count.<label>, value (the only number), value.<output> or anomalous.
 
-    anomalous is the verdict of anomaly detection, on or off, by the threshold of the model's manifest.
+    count is the number of detections, of all labels or of one. anomalous is the verdict of anomaly
+    detection, on or off, by the threshold of the model's manifest.
     """
     labels: tuple[str, ...] = ()
     """Labels for which the condition holds."""
@@ -107,7 +108,7 @@ class RuleSettings:
             (
                 "value",
                 not _VALUE.fullmatch(self.value),
-                "label, score, score.<label>, value, value.<output> or anomalous",
+                "label, score, score.<label>, count, count.<label>, value, value.<output> or anomalous",
             ),
             ("labels", bool(self.labels) and not text, 'absent unless value = "label"'),
             ("labels", conditions > 1, "the only condition: one of labels, above and below"),
