@@ -43,7 +43,9 @@ def python_models(
     if ENVIRONMENT in config.parameters:
         raise UnofferedError(f"{ENVIRONMENT} is not offered: code runs with the gateway's packages", file=config.file)
     if config.sequence is not None:
-        raise UnofferedError("sequence_batching is not offered: Python code has no sequences", file=config.file)
+        raise UnofferedError(
+            "sequence_batching is not offered for Python code: a step keeps no states", file=config.file
+        )
     versions = numbered_versions(documents, folder)
     unserved = config.unserved(versions.served)
     if not versions.served:

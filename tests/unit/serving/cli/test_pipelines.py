@@ -24,6 +24,7 @@ from gateway.common.domain.tensor import Datatype
 from gateway.serving.cli.pipeline_svg import HEIGHT, RISE, WIDTH, draw_pipeline
 from gateway.serving.cli.pipelines import check_pipeline, with_figures, with_models, write_svg
 from gateway.serving.frontends.documents import pipeline_steps
+from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.tasks.drawing import draw
 
 HEAD = 'schema = 1\nname = "{name}"\nversion = "1"\n[input]\nx = "FP32[4]"\n'
@@ -47,7 +48,7 @@ async def manifest_of(one: Release) -> ModelManifest:
 
 
 def checked(of: Release, *others: Release) -> ModelManifest:
-    return asyncio.run(check_pipeline(of, (of, *others), manifest_of))
+    return asyncio.run(check_pipeline(of, (of, *others), manifest_of, PipelineSettings()))
 
 
 CHAIN = text("chain", ("first", "a", "x"), ("last", "b@2", "first.y"))
@@ -59,6 +60,14 @@ def test_a_pipeline_is_checked_against_the_models_on_disk() -> None:
     assert [spec.name for spec in found.outputs] == ["result", "y"]
     nested = release("outer", pipeline=text("outer", ("last", "chain", "x")))
     assert checked(nested, chain, release("a"), release("b", "2")).name == "outer"
+
+
+def test_code_that_is_off_is_said() -> None:
+    code = text("chain").replace(
+        "[output]", '[[step]]\nname = "last"\npython = "s.py"\nof = "x"\noutputs.y = "FP32[4]"\n[output]'
+    )
+    with pytest.raises(VariantError, match=r"\[pipelines\] python = true"):
+        checked(release("chain", pipeline=code))
 
 
 @pytest.mark.parametrize(

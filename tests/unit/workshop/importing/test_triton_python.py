@@ -72,7 +72,7 @@ def test_without_rows_the_code_gets_them_one_by_one(tmp_path):
         (CONFIG.replace("dims: [ 1 ]", "dims: [ 3 ]"), CODE, "several texts for a row"),
         (CONFIG.replace('"X"', '"a b"'), CODE, "needs a name of letters"),
         ('name: "fuse" backend: "python"', CODE, "names no inputs, or no outputs"),
-        (CONFIG + "sequence_batching { }", CODE, "sequence_batching is not offered"),
+        (CONFIG + "sequence_batching { }", CODE, "sequence_batching is not offered for Python code"),
     ],
 )
 def test_what_no_step_can_do_is_skipped_with_the_reason(tmp_path, config, code, why):
