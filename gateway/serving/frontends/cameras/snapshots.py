@@ -1,0 +1,208 @@
+"""Snapshots: which answers make a picture of their frame, and the folder that holds the pictures.
+
+A picture is a file of a camera's folder. Its name holds time and labels, so that a folder that is copied, or thinned
+out by hand, stays complete: `20311130T174812345Z_person+car.jpg`. Nothing else is kept about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import Datatype
+from gateway.common.files import durable
+from gateway.serving.domain.cameras import CameraAnswer, KeptSnapshot
+from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
+
+NAME_LIMIT = 200
+"""Longest name of a file; labels that do not fit are left out of it. File systems take 255 bytes."""
+FILES_LIMIT = 10_000
+"""Most pictures of a camera: the folder is read for each new one."""
+RESERVE_BYTES = 64 * 1_048_576
+"""Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
+ANOMALY = "anomalous"
+"""Label of a result that says so without one."""
+_FILE = re.compile(r"(\d{8}T\d{9})Z_([\w.~+-]*)\.jpg", re.ASCII)
+
+_log = logging.getLogger(__name__)
+
+
+def document_of(answer: CameraAnswer) -> dict[str, Any]:
+    """Return the result of a task, or those of a pipeline by output; {} if there are tensors only."""
+    outputs, found = answer.response.outputs, dict[str, Any]()
+    for name in answer.manifest.answered or outputs:
+        tensor = outputs.get(name)
+        if tensor is None or tensor.datatype is not Datatype.BYTES or not tensor.array.size:
+            continue
+        try:
+            found[name] = msgspec.json.decode(tensor.array.ravel()[0])
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError):  # a text of a model
+            continue
+    return next(iter(found.values())) if answer.manifest.task and len(found) == 1 else found
+
+
+def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tuple[str, ...]:
+    """Return the labels of a result that make a picture, best first, each once; () if there are none."""
+    found = dict[str, float]()
+    for label, score in _scored(document):
+        if score >= settings.min_score and (not settings.labels or label in settings.labels):
+            found[label] = max(score, found.get(label, 0.0))
+    return tuple(sorted(found, key=lambda label: -found[label]))
+
+
+def _scored(part: Any) -> Iterator[tuple[str, float]]:
+    """Yield each label with its score; 1.0 where there is no score, as after a rule or a threshold of the model."""
+    if isinstance(part, list):
+        for each in part:
+            if isinstance(each, dict):
+                yield from _scored(each)
+    elif isinstance(part, dict):
+        score = part.get("score", part.get("share", 1.0))
+        if isinstance(part.get("label"), str):
+            yield part["label"], score if isinstance(score, float | int) else 0.0
+        elif part.get(ANOMALY) is True:
+            yield ANOMALY, 1.0
+        for inner in part.values():
+            if isinstance(inner, list | dict):
+                yield from _scored(inner)
+
+
+class Snapshots:
+    """Pictures of all cameras, in folders of the cameras' names. `folder` None: the state is not on a disk.
+
+    Methods but `wanted` read and write the disk: call them on a thread. Each camera has one writer.
+    """
+
+    def __init__(self, folder: Path | None, cameras: Iterable[CameraSettings]) -> None:
+        self._folder, self._cameras = folder, {each.name: each.snapshot for each in cameras}
+        self._next_s: dict[str, float] = {}
+        self.problems: dict[str, str] = {}
+        """Why the last picture of a camera was not kept."""
+
+    def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return labels and document if this answer makes a picture now, else ((), {}). An attempt counts as one."""
+        settings, now_s = self._cameras.get(answer.camera), time.monotonic()
+        if settings is None or now_s < self._next_s.get(answer.camera, 0.0):
+            return (), {}
+        document = document_of(answer)
+        if labels := event_labels(document, settings):
+            self._next_s[answer.camera] = now_s + settings.every_s
+        return labels, document
+
+    def boxes(self, camera: str) -> bool:
+        """Return True if boxes are drawn."""
+        settings = self._cameras.get(camera)
+        return settings is not None and settings.boxes
+
+    def keep(self, camera: str, wall_ns: int, labels: Sequence[str], jpeg: bytes) -> bool:
+        """Write a picture, and remove the oldest ones beyond the bounds. Return False, and log why, if it fails."""
+        problem = ""
+        try:
+            self._write(camera, _name(wall_ns, labels), jpeg)
+        except OSError as error:
+            problem = f"the picture of camera {camera} is not kept: {error.strerror or error}"
+        before = self.problems.pop(camera, "")
+        if problem:
+            self.problems[camera] = problem
+        if problem != before:
+            _log.log(logging.WARNING if problem else logging.INFO, problem or f"pictures of camera {camera} are kept")
+        return not problem
+
+    def tidy(self, *, first: bool) -> None:
+        """Remove pictures beyond the bounds, also of cameras that are gone. `first`: and what a killed writer left."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        for folder in self._folder.iterdir():
+            settings = self._cameras.get(folder.name)
+            try:
+                if first:
+                    durable.sweep(folder)
+                if not _removed(folder, settings or SnapshotSettings(), 0) and settings is None:
+                    folder.rmdir()
+            except OSError as error:  # a file of another owner, or a folder that holds other files
+                _log.info("%s is left: %s", folder, error)
+
+    def listed(self, camera: str) -> list[KeptSnapshot]:
+        """Return the pictures of a camera, the newest first. Raises RequestError for a folder that cannot be read."""
+        try:
+            return _kept(self._folder / camera)[::-1] if self._folder else []
+        except OSError as error:
+            raise RequestError(Fault.UNAVAILABLE, f"the pictures cannot be read: {error.strerror}") from None
+
+    def read(self, camera: str, file: str) -> bytes:
+        """Return a picture. Raises RequestError NOT_FOUND."""
+        if self._folder is not None and _FILE.fullmatch(file):
+            try:
+                return (self._folder / camera / file).read_bytes()
+            except OSError:
+                pass
+        raise RequestError(Fault.NOT_FOUND, f"camera '{camera}' has no picture '{file:.200}'; list them: …/snapshots")
+
+    def _write(self, camera: str, name: str, jpeg: bytes) -> None:
+        settings = self._cameras.get(camera) or SnapshotSettings()
+        if self._folder is None:
+            raise OSError(0, "the state is not kept on a disk; name a folder that can be written (EG-210)")
+        folder = self._folder / camera
+        durable.make_folder(folder)
+        if len(jpeg) > settings.max_bytes:
+            raise OSError(0, f"it has {len(jpeg)} bytes; raise max_bytes of its snapshots, or let the camera send less")
+        _removed(folder, settings, len(jpeg))
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < RESERVE_BYTES + len(jpeg):
+            free = f"fewer than {RESERVE_BYTES >> 20} MiB of the disk are free"
+            raise OSError(0, f"{free}; make room, or lower max_bytes of the cameras' snapshots (EG-209)")
+        durable.write_file(folder / name, jpeg)
+
+
+def _removed(folder: Path, settings: SnapshotSettings, more_bytes: int) -> list[KeptSnapshot]:
+    """Remove the oldest pictures until one of `more_bytes` fits; return those that stay. Raises OSError."""
+    kept = _kept(folder)
+    total, begin_s = sum(each.size_bytes for each in kept) + more_bytes, time.time() - settings.max_age_s
+    while kept and (total > settings.max_bytes or kept[0].wall_s < begin_s or len(kept) >= FILES_LIMIT):
+        total -= kept[0].size_bytes
+        (folder / kept.pop(0).file).unlink(missing_ok=True)
+    return kept
+
+
+def _kept(folder: Path) -> list[KeptSnapshot]:
+    """Return the pictures in a folder, the oldest first; none if there is no folder. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _FILE.fullmatch(entry.name):
+                labels = tuple(unquote(label.replace("~", "%")) for label in match[2].split("+") if label)
+                with suppress(FileNotFoundError):  # it was removed meanwhile
+                    found.append(KeptSnapshot(entry.name, _seconds(match[1]), labels, entry.stat().st_size))
+    return sorted(found, key=lambda each: each.file)
+
+
+def _name(wall_ns: int, labels: Sequence[str]) -> str:
+    """Return the name of a file, without the labels that do not fit."""
+    at = datetime.fromtimestamp(wall_ns / 1e9, timezone.utc)
+    name = f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03}Z_"
+    for number, label in enumerate(labels):
+        part = ("+" if number else "") + quote(label, safe="").replace("~", "%7E").replace("%", "~")
+        if len(name) + len(part) > NAME_LIMIT:
+            break
+        name += part
+    return f"{name}.jpg"
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.strptime(f"{text}000", "%Y%m%dT%H%M%S%f").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:  # digits that are no time
+        return 0.0
