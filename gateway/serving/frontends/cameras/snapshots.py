@@ -31,6 +31,12 @@ FILES_LIMIT = 10_000
 """Most pictures of a camera: the folder is read for each new one."""
 RESERVE_BYTES = 64 * 1_048_576
 """Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
+DOCUMENT_BYTES = 1_048_576
+"""Largest result that is read: it is read on the event loop."""
+DRAWN_LIMIT, DRAWN = 100, ("label", "class", "score", "box", "corners")
+"""Most objects that are drawn into a picture, and their members that are."""
+DEPTH_LIMIT = 8
+"""Depth to which a result is searched for labels: an output, its list and an object in it are three."""
 ANOMALY = "anomalous"
 """Label of a result that says so without one."""
 _FILE = re.compile(r"(\d{8}T\d{9})Z_([\w.~+-]*)\.jpg", re.ASCII)
@@ -45,11 +51,23 @@ def document_of(answer: CameraAnswer) -> dict[str, Any]:
         tensor = outputs.get(name)
         if tensor is None or tensor.datatype is not Datatype.BYTES or not tensor.array.size:
             continue
-        try:
-            found[name] = msgspec.json.decode(tensor.array.ravel()[0])
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError):  # a text of a model
-            continue
-    return next(iter(found.values())) if answer.manifest.task and len(found) == 1 else found
+        if len(text := tensor.array.ravel()[0]) <= DOCUMENT_BYTES:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a text of a model
+                found[name] = msgspec.json.decode(text)
+    only = next(iter(found.values()), None)
+    return only if answer.manifest.task and isinstance(only, dict) else found
+
+
+def drawn_entries(part: Any, settings: SnapshotSettings) -> list[dict[str, Any]]:
+    """Return what is drawn into the picture of a result: objects with a place, of a score that makes a picture."""
+    if not settings.boxes:
+        return []
+    found = [
+        {key: each[key] for key in DRAWN if key in each}
+        for each in _parts(part)
+        if (each.get("box") or each.get("corners")) and _score(each) >= settings.min_score
+    ]
+    return found[:DRAWN_LIMIT]
 
 
 def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tuple[str, ...]:
@@ -62,20 +80,26 @@ def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tup
 
 
 def _scored(part: Any) -> Iterator[tuple[str, float]]:
-    """Yield each label with its score; 1.0 where there is no score, as after a rule or a threshold of the model."""
-    if isinstance(part, list):
-        for each in part:
-            if isinstance(each, dict):
-                yield from _scored(each)
-    elif isinstance(part, dict):
-        score = part.get("score", part.get("share", 1.0))
-        if isinstance(part.get("label"), str):
-            yield part["label"], score if isinstance(score, float | int) else 0.0
-        elif part.get(ANOMALY) is True:
+    for each in _parts(part):
+        if isinstance(each.get("label"), str):
+            yield each["label"], _score(each)
+        elif each.get(ANOMALY) is True:
             yield ANOMALY, 1.0
-        for inner in part.values():
-            if isinstance(inner, list | dict):
-                yield from _scored(inner)
+
+
+def _score(part: Mapping[str, Any]) -> float:
+    """Return the score or share; 1.0 where there is none, as after a rule or a threshold of the model."""
+    score = part.get("score", part.get("share", 1.0))
+    return score if isinstance(score, float | int) else 0.0
+
+
+def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
+    """Yield a result and all objects in it, down to a depth."""
+    if isinstance(part, dict):
+        yield part
+    for inner in part.values() if isinstance(part, dict) else part:
+        if depth and isinstance(inner, list | dict):
+            yield from _parts(inner, depth - 1)
 
 
 class Snapshots:
@@ -90,20 +114,16 @@ class Snapshots:
         self.problems: dict[str, str] = {}
         """Why the last picture of a camera was not kept."""
 
-    def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Return labels and document if this answer makes a picture now, else ((), {}). An attempt counts as one."""
+    def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+        """Return labels, and what is drawn, if this answer makes a picture now, else ((), []). It counts as one."""
         settings, now_s = self._cameras.get(answer.camera), time.monotonic()
         if settings is None or now_s < self._next_s.get(answer.camera, 0.0):
-            return (), {}
+            return (), []
         document = document_of(answer)
-        if labels := event_labels(document, settings):
-            self._next_s[answer.camera] = now_s + settings.every_s
-        return labels, document
-
-    def boxes(self, camera: str) -> bool:
-        """Return True if boxes are drawn."""
-        settings = self._cameras.get(camera)
-        return settings is not None and settings.boxes
+        if not (labels := event_labels(document, settings)):
+            return (), []
+        self._next_s[answer.camera] = now_s + settings.every_s
+        return labels, drawn_entries(document, settings)
 
     def keep(self, camera: str, wall_ns: int, labels: Sequence[str], jpeg: bytes) -> bool:
         """Write a picture, and remove the oldest ones beyond the bounds. Return False, and log why, if it fails."""

@@ -20,7 +20,7 @@ from gateway.serving.domain.cameras import CameraAnswer
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.frontends.cameras import snapshots
 from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
-from gateway.serving.frontends.cameras.snapshots import Snapshots, document_of, event_labels
+from gateway.serving.frontends.cameras.snapshots import Snapshots, document_of, drawn_entries, event_labels
 from tests.simulators.engine_rig import manifest
 
 NOW_NS = 1_964_792_892_345_000_000
@@ -76,12 +76,12 @@ def test_a_picture_is_wanted_once_in_a_time_and_of_cameras_with_snapshots_only(p
     now_s = [100.0]
     monkeypatch.setattr(snapshots.time, "monotonic", lambda: now_s[0])
     some = detections(("person", 0.9))
-    assert place.wanted(answer(result=detections(("car", 0.9)))) == ((), detections(("car", 0.9)))
-    assert place.wanted(answer(result=some)) == (("person",), some)
-    assert place.wanted(answer(result=some)) == ((), {})
+    assert place.wanted(answer(result=detections(("car", 0.9)))) == ((), [])
+    assert place.wanted(answer(result=some)) == (("person",), some["detections"])
+    assert place.wanted(answer(result=some)) == ((), [])
     now_s[0] += 10.0
     assert place.wanted(answer(result=some))[0] == ("person",)
-    assert place.wanted(answer("yard", result=some)) == ((), {})
+    assert place.wanted(answer("yard", result=some)) == ((), [])
 
 
 def test_documents_of_tasks_and_pipelines():
@@ -89,6 +89,29 @@ def test_documents_of_tasks_and_pipelines():
     several = answer(task="", cars=[{"label": "car"}], text=b"no JSON", count={"in": 1})
     assert document_of(several) == {"cars": [{"label": "car"}], "count": {"in": 1}}
     assert document_of(answer(task="")) == {}
+
+
+def test_what_is_drawn_is_small_and_can_be_switched_off():
+    mask = {"size": [9, 9], "counts": [81]}
+    boxes = [
+        {"label": "a", "class": 1, "score": 0.9, "box": [0, 0, 1, 1], "mask": mask},
+        {"label": "b", "score": 0.1, "box": [1] * 4},
+    ]
+    document = {"found": boxes, "kind": {"label": "c", "score": 1.0}}
+    assert drawn_entries(document, SnapshotSettings()) == [
+        {"label": "a", "class": 1, "score": 0.9, "box": [0, 0, 1, 1]}
+    ]
+    assert drawn_entries(document, SnapshotSettings(boxes=False)) == []
+    many = {"detections": [{"label": "a", "score": 1.0, "box": [0, 0, 1, 1]}] * 1000}
+    assert len(drawn_entries(many, SnapshotSettings())) == 100
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b"\xff", b"1", b"[1, 2]", b"null", b'{"a": ' * 5000 + b"1" + b"}" * 5000]
+)
+def test_texts_of_models_make_no_picture(place, text):
+    assert place.wanted(answer(result=text)) == ((), [])
+    assert place.wanted(answer(task="", result=text)) == ((), [])
 
 
 # ---- folder ----------------------------------------------------------------------------------------------------------
