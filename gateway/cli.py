@@ -219,6 +219,16 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _cameras(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", nargs="?", choices=("list", "check"), default="list", help="check: find what is wrong"
+    )
+    parser.add_argument("camera", nargs="?", metavar="CAMERA", help="one camera, by its name; check: or a URL")
+    _config(parser)
+    _asking(parser)
+    json_option(parser)
+
+
 def _token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("new",), help="new: make a token")
     parser.add_argument("name", metavar="NAME", help="the caller's name, in quotas and logs")
@@ -338,6 +348,16 @@ VERBS = (
         "  edge-gateway watch --once --every 10\n"
         "  edge-gateway watch --every 5 --count 12 --json",
         _watch,
+    ),
+    Verb(
+        "cameras",
+        "serving.cli.cameras",
+        "list the gateway's cameras: state, rates, drops, latency; or find what keeps one from working",
+        "  edge-gateway cameras\n"
+        "  edge-gateway cameras list door --json\n"
+        "  edge-gateway cameras check\n"
+        "  edge-gateway cameras check rtsp://10.0.0.7/h264",
+        _cameras,
     ),
     Verb(
         "token",
