@@ -65,9 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
         print_table((*COLUMNS, *MORE), map(_row, shown))
         print_remarks((each["name"], "", each["reason"]) for each in shown)
     else:
-        print(
-            f"the gateway that runs at {found[0]} has no camera; add one: edge-gateway setup, or [[camera]] (docs: Cameras)"
-        )
+        print(f"the gateway that runs at {found[0]} has no camera; add one: edge-gateway setup --camera URL")
     return 0 if all(each["state"] == "streaming" for each in shown) else 1
 
 

@@ -24,8 +24,11 @@ PATHS = ("/v2/cameras", "/v2/cameras/door", "/v2/cameras/door/snapshots")
 class SimulatedCameras(Snapshots):
     """Two cameras, of which one streams, with pictures on the disk."""
 
-    def statuses(self):
-        """Return documents as those of `Cameras`."""
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, self._documents)
+
+    @staticmethod
+    def _documents():
         fixed = {"url": "rtsp://10.0.0.7/h264", "since": 1.0, "codec": "h264", "width": 64, "height": 32}
         rates = {"source_per_s": 25.0, "asked_per_s": 5.0, "answered_per_s": 4.96}
         return [
@@ -36,7 +39,9 @@ class SimulatedCameras(Snapshots):
 
 @pytest.fixture
 def cameras(tmp_path: Path) -> SimulatedCameras:
-    return SimulatedCameras(tmp_path, CAMERAS)
+    found = SimulatedCameras(tmp_path)
+    found.follow(CAMERAS)
+    return found
 
 
 def bearer(holder: str) -> dict[str, str]:

@@ -6,18 +6,17 @@ out by hand, stays complete: `20311130T174812345Z_person+car.jpg`. Nothing else 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
-
-import msgspec
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype
@@ -33,8 +32,8 @@ RESERVE_BYTES = 64 * 1_048_576
 """Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
 DOCUMENT_BYTES = 1_048_576
 """Largest result that is read: it is read on the event loop."""
-DRAWN_LIMIT, DRAWN = 100, ("label", "class", "score", "box", "corners")
-"""Most objects that are drawn into a picture, and their members that are."""
+DRAWN_LIMIT, LABEL_LIMIT, DRAWN = 100, 60, ("label", "class", "score", "box", "corners")
+"""Most objects that are drawn into a picture, most characters of a label, and the members that are drawn."""
 DEPTH_LIMIT = 8
 """Depth to which a result is searched for labels: an output, its list and an object in it are three."""
 ANOMALY = "anomalous"
@@ -52,8 +51,8 @@ def document_of(answer: CameraAnswer) -> dict[str, Any]:
         if tensor is None or tensor.datatype is not Datatype.BYTES or not tensor.array.size:
             continue
         if len(text := tensor.array.ravel()[0]) <= DOCUMENT_BYTES:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a text of a model
-                found[name] = msgspec.json.decode(text)
+            with suppress(ValueError, RecursionError):  # a text of a model
+                found[name] = json.loads(text)
     only = next(iter(found.values()), None)
     return only if answer.manifest.task and isinstance(only, dict) else found
 
@@ -63,9 +62,9 @@ def drawn_entries(part: Any, settings: SnapshotSettings) -> list[dict[str, Any]]
     if not settings.boxes:
         return []
     found = [
-        {key: each[key] for key in DRAWN if key in each}
+        {key: each[key] for key in DRAWN if key in each} | {"label": str(each.get("label", ""))[:LABEL_LIMIT]}
         for each in _parts(part)
-        if (each.get("box") or each.get("corners")) and _score(each) >= settings.min_score
+        if _score(each) >= settings.min_score and _is_place(each.get("corners") or [each.get("box")])
     ]
     return found[:DRAWN_LIMIT]
 
@@ -93,6 +92,13 @@ def _score(part: Mapping[str, Any]) -> float:
     return score if isinstance(score, float | int) else 0.0
 
 
+def _is_place(points: Any) -> bool:
+    """Return True for corners, or a box, of numbers that can be drawn."""
+    sizes = {len(each) for each in points if isinstance(each, list)} if isinstance(points, list) else set()
+    numbers = [side for each in points for side in each] if sizes and len(sizes) == 1 else []
+    return bool(sizes & {2, 4}) and all(isinstance(each, float | int) and abs(each) < 1e6 for each in numbers)
+
+
 def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
     """Yield a result and all objects in it, down to a depth."""
     if isinstance(part, dict):
@@ -105,14 +111,25 @@ def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
 class Snapshots:
     """Pictures of all cameras, in folders of the cameras' names. `folder` None: the state is not on a disk.
 
-    Methods but `wanted` read and write the disk: call them on a thread. Each camera has one writer.
+    `statuses` returns the documents of cameras (`CameraViews`). Methods with a verb of the disk (`keep`, `tidy`,
+    `listed`, `read`) block: call them on a thread. Each camera has one writer.
     """
 
-    def __init__(self, folder: Path | None, cameras: Iterable[CameraSettings]) -> None:
-        self._folder, self._cameras = folder, {each.name: each.snapshot for each in cameras}
+    def __init__(self, folder: Path | None, statuses: Callable[[], list[dict[str, Any]]] = list) -> None:
+        self._folder, self.statuses = folder, statuses
+        self._cameras: dict[str, SnapshotSettings | None] = {}
         self._next_s: dict[str, float] = {}
         self.problems: dict[str, str] = {}
         """Why the last picture of a camera was not kept."""
+
+    @property
+    def has_any(self) -> bool:
+        """Return True if there are pictures, perhaps of cameras that are gone."""
+        return self._folder is not None and self._folder.is_dir()
+
+    def follow(self, cameras: Iterable[CameraSettings]) -> None:
+        """Take the settings of cameras."""
+        self._cameras = {each.name: each.snapshot for each in cameras}
 
     def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
         """Return labels, and what is drawn, if this answer makes a picture now, else ((), []). It counts as one."""
@@ -141,7 +158,7 @@ class Snapshots:
 
     def tidy(self, *, first: bool) -> None:
         """Remove pictures beyond the bounds, also of cameras that are gone. `first`: and what a killed writer left."""
-        if self._folder is None or not self._folder.is_dir():
+        if self._folder is None or not self.has_any:
             return
         for folder in self._folder.iterdir():
             settings = self._cameras.get(folder.name)

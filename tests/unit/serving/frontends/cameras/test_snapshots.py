@@ -44,9 +44,15 @@ def answer(camera="door", *, task="object-detection", **documents):
     return CameraAnswer(camera, NOW_NS, made, outputs["raw"], response, (64, 32))
 
 
+def following(folder, *cameras):
+    place = Snapshots(folder)
+    place.follow(cameras)
+    return place
+
+
 @pytest.fixture
 def place(tmp_path):
-    return Snapshots(tmp_path / "snapshots", [DOOR])
+    return following(tmp_path / "snapshots", DOOR)
 
 
 # ---- decision --------------------------------------------------------------------------------------------------------
@@ -148,11 +154,11 @@ def test_other_names_are_not_found(place, file):
 
 def test_bytes_bound_the_folder_also_after_a_restart_and_the_newest_stay(tmp_path):
     bounded = CameraSettings("door", "rtsp://c", "m", snapshot=SnapshotSettings(max_bytes=1_048_576))
-    first = Snapshots(tmp_path, [bounded])
+    first = following(tmp_path, bounded)
     now_ns = time.time_ns()
     for number in range(4):
         assert first.keep("door", now_ns + number * 1_000_000_000, ("a",), bytes(300_000))
-    again = Snapshots(tmp_path, [bounded])
+    again = following(tmp_path, bounded)
     assert len(again.listed("door")) == 3
     assert again.keep("door", now_ns + 9_000_000_000, ("b",), bytes(700_000))
     kept = again.listed("door")
@@ -219,7 +225,7 @@ def test_no_space_left_in_the_middle_of_a_picture_leaves_nothing(place, tmp_path
 
 
 def test_without_a_disk_nothing_is_kept():
-    nowhere = Snapshots(None, [DOOR])
+    nowhere = following(None, DOOR)
     assert not nowhere.keep("door", NOW_NS, ("person",), b"jpeg")
     assert "EG-210" in nowhere.problems["door"]
     assert nowhere.listed("door") == []
@@ -230,7 +236,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from gateway.serving.frontends.cameras.snapshots import Snapshots
-place = Snapshots(Path(sys.argv[1]), [])
+place = Snapshots(Path(sys.argv[1]))
 for number in range(100_000):
     place.keep("door", time.time_ns(), ("person",), bytes([number % 256]) * 100_000)
     print(number, flush=True)
@@ -243,7 +249,7 @@ def test_a_kill_leaves_whole_pictures_only(tmp_path):
             for _ in range(20):
                 writer.stdout.readline()
             writer.send_signal(signal.SIGKILL)
-    place = Snapshots(tmp_path, [])
+    place = Snapshots(tmp_path)
     kept = place.listed("door")
     assert len(kept) >= 40
     assert all(len(set(place.read("door", each.file))) == 1 and each.size_bytes == 100_000 for each in kept)
