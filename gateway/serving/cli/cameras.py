@@ -63,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     elif shown:
         print(f"cameras of the gateway that runs at {found[0]}\n")
         print_table((*COLUMNS, *MORE), map(_row, shown))
-        print_remarks((each["name"], "", each["reason"]) for each in shown)
+        print_remarks((each["name"], "", each[key]) for each in shown for key in ("reason", "picture_problem"))
     else:
         print(f"the gateway that runs at {found[0]} has no camera; add one: edge-gateway setup --camera URL")
     return 0 if all(each["state"] == "streaming" for each in shown) else 1
@@ -120,6 +120,8 @@ class CameraCheck:
             return CheckResult("", False, reason, f"edge-gateway explain {self._camera.model} (EG-707)")
         rates = f"{status['source_per_s']:.1f} frames a second, {status['answered_per_s']:.1f} answered"
         seen = f"{status['width']} × {status['height']} {status['codec']}, {rates}"
+        if problem := status["picture_problem"]:
+            return checks.refused("", ConfigurationError(problem))
         return CheckResult("", not reason or None, f"{seen}; last problem: {reason}" if reason else seen)
 
     @staticmethod
@@ -173,7 +175,7 @@ class CameraCheck:
     def _frame(self) -> CheckResult:
         status, account = self._status, self._device.account
         if status is not None:
-            reason = status["reason"] or f"the gateway reports it as {status['state']}"
+            reason = status["reason"].partition("; ")[0] or f"the gateway reports it as {status['state']}"
             ok = None if status["state"] == "connecting" and not status["reason"] else False
             return CheckResult("", ok, f"{status['state']}: {reason}", remedy_of(reason, self._camera))
         if os.geteuid() == 0 and account is not None and account.uid != 0:
@@ -188,7 +190,7 @@ class CameraCheck:
         else:
             if report.kind == "opened":
                 return CheckResult("", True, f"{report.width} × {report.height} {report.codec}")
-            reason = report.reason
+            reason = report.reason.partition("; ")[0]
         return CheckResult("", False, reason, remedy_of(reason, self._camera))
 
 

@@ -65,7 +65,7 @@ async def snapshots(request: Call) -> Document:
             "time": datetime.fromtimestamp(each.wall_s, timezone.utc).isoformat(timespec="milliseconds"),
             "labels": each.labels,
             "bytes": each.size_bytes,
-            "url": f"/v2/cameras/{found['name']}/snapshots/{quote(each.file)}",
+            "url": f"/v2/cameras/{found['name']}/snapshots/{quote(each.file, safe='+')}",
         }
         for each in asked[:SNAPSHOTS_LISTED]
     ]
