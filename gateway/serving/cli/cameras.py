@@ -49,9 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
         return _check(arguments)
     found = find_running(arguments)
     if isinstance(found, str):
-        raise UnreachableError(
-            f"no gateway answers: {found}; start it, or examine a camera: edge-gateway cameras check"
-        )
+        raise UnreachableError(f"{found}; or examine what is configured: edge-gateway cameras check")
     statuses, named = _asked(found), arguments.camera
     shown = [each for each in statuses if named in {None, each["name"]}]
     if named and not shown:
@@ -107,7 +105,7 @@ class CameraCheck:
 
     def result(self) -> CheckResult:
         """Return the first problem, or that it works."""
-        steps = (self._reported, self._package, self._credential, self._address, self._frame)
+        steps = (self._reported, self._package, self._credential, self.address, self._frame)
         found = next(filter(None, (step() for step in steps)))
         return replace(found, subject=f"camera {self._camera.name}")
 
@@ -144,7 +142,8 @@ class CameraCheck:
             return CheckResult("", False, str(error), remedy)
         return None
 
-    def _address(self) -> CheckResult | None:
+    def address(self) -> CheckResult | None:
+        """Return why its address cannot be reached; None if it can be."""
         url = self._camera.url
         if is_file(url) or url.startswith(DEVICES):
             return self._local(Path(url))
