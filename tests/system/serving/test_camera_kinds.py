@@ -54,8 +54,9 @@ def gateway(library, tmp_path):
         yield start
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def gst() -> Iterator[GstCameras]:
+    """Lend a server of one test: where clients of many kinds leave at once, GStreamer 1.22 may crash."""
     with gst_cameras() as cameras:
         yield cameras
 
