@@ -28,7 +28,7 @@ from gateway.serving.cli.running import LOCAL_TIMEOUT_S, find_running
 from gateway.serving.cli.service_user import service_account
 from gateway.serving.frontends.cameras.feed import process_setup
 from gateway.serving.frontends.cameras.process import CameraProcess
-from gateway.serving.frontends.cameras.protocol import ProtocolError, Report, read_report
+from gateway.serving.frontends.cameras.protocol import CameraProtocolError, CameraReport, read_report
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, is_file
 from gateway.serving.frontends.cameras.source import DEVICES, without_secret
 
@@ -184,7 +184,7 @@ class CameraCheck:
             report = asyncio.run(_first_report(self._camera))
         except TimeoutError:
             reason = f"no frame came within {FRAME_S:g} s"
-        except (OSError, ConfigurationError, ProtocolError) as error:
+        except (OSError, ConfigurationError, CameraProtocolError) as error:
             reason = str(error)
         else:
             if report.kind == "opened":
@@ -202,14 +202,14 @@ def remedy_of(reason: str, camera: CameraSettings) -> str:
     return f"check the path, and that no other program uses it: ffprobe -rtsp_transport tcp {name} (EG-704)"
 
 
-async def _first_report(camera: CameraSettings) -> Report:
+async def _first_report(camera: CameraSettings) -> CameraReport:
     """Return what a process of this camera, as the gateway starts it, reports first. Raises as `CameraProcess`."""
     process = CameraProcess(process_setup(camera, ChildLimits()))
     try:
         async with timeout(FRAME_S):
             while True:
                 message, _ = await process.receive()
-                report = read_report(message) if message else Report("lost", reason="its process ended")
+                report = read_report(message) if message else CameraReport("lost", reason="its process ended")
                 if report.kind in {"opened", "lost", "stalled"}:
                     return report
     finally:
