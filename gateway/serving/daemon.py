@@ -310,7 +310,7 @@ class Daemon:
             from gateway.serving.frontends.cameras.cameras import Cameras
 
             listeners: list[Any] = [each for each in (self._mqtt,) if hasattr(each, "answered")]
-            self._cameras = Cameras(self._engine, self._snapshots, listeners)
+            self._cameras = Cameras(self._engine, listeners, snapshots=self._snapshots)
         if self._cameras is not None:
             self._cameras.follow(settings)
 

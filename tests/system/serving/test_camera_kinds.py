@@ -224,7 +224,6 @@ def test_a_cut_a_freeze_and_a_slow_network_are_noticed_and_survived(gateway, gst
         relay.flows.set()
         more_answers(daemon, "door")
         assert get(daemon, "/yard").json()["restarts"] == 0
-        assert get(daemon, "/door").json()["restarts"] == 0
 
 
 @pytest.mark.long

@@ -26,15 +26,15 @@ class Cameras:
     def __init__(
         self,
         engine: Inference,
-        snapshots: Snapshots,
         listeners: Iterable[CameraListener] = (),
         limits: ChildLimits | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.listeners = list(listeners)
         self._engine, self._limits = engine, limits or ChildLimits()
         self._feeds: dict[str, CameraFeed] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._snapshots = snapshots
+        self._snapshots = snapshots or Snapshots(None)
         self._tidying = asyncio.create_task(self._tidy(), name="pictures of cameras")
 
     def follow(self, settings: Sequence[CameraSettings]) -> None:
