@@ -105,11 +105,12 @@ class CameraCheck:
 
     def result(self) -> CheckResult:
         """Return the first problem, or that it works."""
-        steps = (self._reported, self._package, self._credential, self.address, self._frame)
+        steps = (self.reported, self._package, self._credential, self.address, self.frame)
         found = next(filter(None, (step() for step in steps)))
         return replace(found, subject=f"camera {self._camera.name}")
 
-    def _reported(self) -> CheckResult | None:
+    def reported(self) -> CheckResult | None:
+        """Return what the running gateway reports of a camera whose frames arrive; None for others."""
         status = self._status
         if status is None or status["state"] not in {"streaming", "no_model"}:
             return None
@@ -171,7 +172,8 @@ class CameraCheck:
             return CheckResult("", False, f"the service's user {account.name} may not open {path}", remedy)
         return None
 
-    def _frame(self) -> CheckResult:
+    def frame(self) -> CheckResult:
+        """Return why the gateway has lost it, else whether a process of its own brings a frame."""
         status, account = self._status, self._device.account
         if status is not None:
             reason = status["reason"].partition("; ")[0] or f"the gateway reports it as {status['state']}"
