@@ -46,7 +46,8 @@ from gateway.serving.config import (
     read_source,
     read_sources,
 )
-from gateway.serving.frontends.cameras.settings import CameraSettings
+from gateway.serving.frontends.cameras.settings import CameraSettings, is_file
+from gateway.serving.frontends.cameras.source import camera_source
 from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
 from gateway.serving.model_sources import releases_here
@@ -374,6 +375,11 @@ def _camera(setup: Setup) -> None:
         if text == "off":
             setup.cameras, setup.secrets = [], {}
             return ""
+        if not is_file(text):
+            try:
+                camera_source(text)
+            except ConfigurationError as error:
+                return error.problem
         user, at, place = text.partition("://")[2].rpartition("@")
         name = options.camera_name or (_read("Its name", first.get("name", "camera")) if setup.asks else "camera")
         before = by_name.get(name, {})
@@ -508,6 +514,10 @@ def _risks(config: Config) -> Iterator[str]:
 
 
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
+    files = {
+        file: ("[withheld]\n" if file in setup.secrets else text, mode, what)
+        for file, (text, mode, what) in files.items()
+    }
     dry, risks = setup.arguments.dry_run, [*_risks(setup.config())]
     following = [] if restarted else [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
     if setup.is_installed and not restarted:
