@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import importlib.util
 import os
+import shutil
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -35,8 +37,9 @@ from gateway.serving.frontends.cameras.source import DEVICES, without_secret
 FRAME_S = 20.0
 """Time for a camera to be opened and its first frame to be decoded."""
 PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443, "tcp": 0}
-COLUMNS = ("camera", "model", "state", "for", "picture", "frames/s", "asked/s", "answered/s", "dropped", "p50 ms")
-MORE = ("p99 ms", "MiB")
+COLUMNS = ("camera", "model", "state", "for", "picture", "answered", "dropped", "p50 ms", "p99 ms", "MiB")
+NARROW, NARROW_PLACES = 100, (0, 2, 4, 5, 6, 7)
+"""Width of a terminal below which only some columns are shown."""
 REFUSED = ("401", "403", "Unauthorized", "Forbidden")
 """Words of FFmpeg where a camera refuses user or password."""
 
@@ -60,7 +63,10 @@ def command(arguments: argparse.Namespace) -> int:
         print_json({"asked": str(found[0]), "cameras": shown})
     elif shown:
         print(f"cameras of the gateway that runs at {found[0]}\n")
-        print_table((*COLUMNS, *MORE), map(_row, shown))
+        rows = [COLUMNS, *map(_row, shown)]
+        if sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW:
+            rows = [tuple(row[place] for place in NARROW_PLACES) for row in rows]
+        print_table(rows[0], rows[1:])
         print_remarks((each["name"], "", each[key]) for each in shown for key in ("reason", "picture_problem"))
     else:
         print(f"the gateway that runs at {found[0]} has no camera; add one: edge-gateway setup --camera URL")
@@ -70,12 +76,12 @@ def command(arguments: argparse.Namespace) -> int:
 def _row(status: Status) -> tuple[str, ...]:
     since, latency, dropped = status["since"], status["latency_ms"], status["dropped"]
     size = f"{status['width']} × {status['height']} {status['codec']}" if status["width"] else ""
-    rates = (f"{status[key]:.1f}" for key in ("source_per_s", "asked_per_s", "answered_per_s"))
+    rates = f"{status['answered_per_s']:.1f} of {status['source_per_s']:.1f}/s"
     lost = ", ".join(f"{count:,} {reason.lower()}" for reason, count in dropped.items()) or "0"
     times = ("" if latency[key] is None else f"{latency[key]:.1f}" for key in ("p50", "p99"))
     lasted = _duration(time.time() - since) if since else ""
     memory = f"{status['rss_bytes'] / checks.MIB:.0f}"
-    return (status["name"], status["model"], status["state"], lasted, size, *rates, lost, *times, memory)
+    return (status["name"], status["model"], status["state"], lasted, size, rates, lost, *times, memory)
 
 
 def _duration(seconds: float) -> str:

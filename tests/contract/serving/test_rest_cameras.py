@@ -121,7 +121,7 @@ async def test_the_page_shows_cameras_to_those_who_may_see_them(cameras: Simulat
             assert answer.status_code == 200
             pages[holder] = answer.text
     assert '<td class="state streaming">streaming</td>' in pages["admin"]
-    assert "64 × 32, 5.0 of 25.0 frames a second" in pages["admin"]
+    assert "64 × 32, 5.0 of 25.0 frames/s" in pages["admin"]
     assert "&lt;401&gt; Unauthorized" in pages["admin"]
     assert "yard" not in pages["narrow"]
     assert "door" in pages["narrow"]
