@@ -27,8 +27,10 @@ _STYLE = """
 @media(prefers-color-scheme:dark){:root{--good:#3fb950;--bad:#ff7b72;--faint:#999}}
 body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h1 small{font-weight:400;color:var(--faint)}
-table{border-collapse:collapse;width:100%;margin-bottom:1.5rem}th,td{text-align:left;vertical-align:top;padding:.4rem 1rem .4rem 0}
-tr{border-bottom:1px solid #8886}td{overflow-wrap:anywhere}td:nth-child(4){min-width:8rem}td:first-child{min-width:7rem}ul{padding-left:1.2rem}
+table{border-collapse:collapse;width:100%;margin-bottom:1.5rem}
+th,td{text-align:left;vertical-align:top;padding:.4rem 1rem .4rem 0}
+tr{border-bottom:1px solid #8886}td{overflow-wrap:anywhere}
+td:nth-child(4){min-width:8rem}td:first-child{min-width:7rem}ul{padding-left:1.2rem}
 .state{font-weight:600;white-space:nowrap}.READY,.streaming{color:var(--good)}.UNAVAILABLE,.lost,.stalled{color:var(--bad)}
 @media(max-width:45rem){thead{display:none}tr{display:block;padding:.5rem 0}td{display:block;padding:0}
 td:empty{display:none}td[data-name]::before{content:attr(data-name)": ";color:var(--faint)}}
