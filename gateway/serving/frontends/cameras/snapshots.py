@@ -36,6 +36,8 @@ DRAWN_LIMIT, LABEL_LIMIT, DRAWN = 100, 60, ("label", "class", "score", "box", "c
 """Most objects that are drawn into a picture, most characters of a label, and the members that are drawn."""
 DEPTH_LIMIT = 8
 """Depth to which a result is searched for labels: an output, its list and an object in it are three."""
+PLACE_LIMIT = 32_768
+"""Most pixels from the upper left corner at which something is drawn."""
 ANOMALY = "anomalous"
 """Label of a result that says so without one."""
 _FILE = re.compile(r"(\d{8}T\d{9})Z_([\w.~+-]*)\.jpg", re.ASCII)
@@ -96,7 +98,7 @@ def _is_place(points: Any) -> bool:
     """Return True for corners, or a box, of numbers that can be drawn."""
     sizes = {len(each) for each in points if isinstance(each, list)} if isinstance(points, list) else set()
     numbers = [side for each in points for side in each] if sizes and len(sizes) == 1 else []
-    return bool(sizes & {2, 4}) and all(isinstance(each, float | int) and abs(each) < 1e6 for each in numbers)
+    return bool(sizes & {2, 4}) and all(isinstance(each, float | int) and abs(each) <= PLACE_LIMIT for each in numbers)
 
 
 def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
