@@ -23,7 +23,6 @@ from urllib.parse import unquote
 
 from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
-from gateway.common.domain.release import Release
 from gateway.common.files import durable
 from gateway.common.files.credentials import is_credential
 from gateway.common.memory import group_limit_bytes
@@ -50,7 +49,6 @@ from gateway.serving.frontends.cameras.settings import CameraSettings, is_file
 from gateway.serving.frontends.cameras.source import camera_source
 from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
-from gateway.serving.model_sources import releases_here
 
 NAME = "50-setup.toml"
 PRIVATE_MODE, PUBLIC_MODE = 0o640, 0o644
@@ -383,7 +381,7 @@ def _camera(setup: Setup) -> None:
         user, at, place = text.partition("://")[2].rpartition("@")
         name = options.camera_name or (_read("Its name", first.get("name", "camera")) if setup.asks else "camera")
         before = by_name.get(name, {})
-        asked = before.get("model") or next(iter(sorted(each.name for each in _releases(setup))), "")
+        asked = before.get("model", "")
         model = options.camera_model or (_read("Model or pipeline that is asked", asked) if setup.asks else asked)
         found = {**before, "name": name, "url": f"{text.partition('://')[0]}://{place}" if at else text, "model": model}
         if at:  # a file of its own: commands of every user read the settings
@@ -411,13 +409,6 @@ def _reached(setup: Setup, camera: CameraSettings) -> str:
         return f"{found.detail}; correct it, or leave out the test: --no-check"
     print(plain(f"  {found.detail}"), file=sys.stderr)
     return "" if _yes("Keep this camera all the same", "no") else "then name it again"
-
-
-def _releases(setup: Setup) -> Sequence[Release]:
-    try:
-        return asyncio.run(releases_here(setup.config()))
-    except ConfigurationError:  # reported by the check of the settings
-        return ()
 
 
 def _read(question: str, default: str) -> str:

@@ -74,18 +74,12 @@ def drawn_entries(part: Any, settings: SnapshotSettings) -> list[dict[str, Any]]
 def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tuple[str, ...]:
     """Return the labels of a result that make a picture, best first, each once; () if there are none."""
     found = dict[str, float]()
-    for label, score in _scored(document):
-        if score >= settings.min_score and (not settings.labels or label in settings.labels):
+    for each in _parts(document):
+        is_anomaly = "label" not in each and each.get(ANOMALY) is True
+        label, score = (ANOMALY, 1.0) if is_anomaly else (each.get("label"), _score(each))
+        if isinstance(label, str) and score >= settings.min_score and label in (settings.labels or (label,)):
             found[label] = max(score, found.get(label, 0.0))
     return tuple(sorted(found, key=lambda label: -found[label]))
-
-
-def _scored(part: Any) -> Iterator[tuple[str, float]]:
-    for each in _parts(part):
-        if isinstance(each.get("label"), str):
-            yield each["label"], _score(each)
-        elif each.get(ANOMALY) is True:
-            yield ANOMALY, 1.0
 
 
 def _score(part: Mapping[str, Any]) -> float:
