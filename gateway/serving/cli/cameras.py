@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError, suggest
 from gateway.common.domain.installation import HERE
 from gateway.common.files.credentials import DIRECTORY, is_credential
-from gateway.common.terminal.tables import mark, plain, print_json, print_remarks, print_table
+from gateway.common.terminal.tables import mark, print_json, print_lines, print_remarks, print_table
 from gateway.common.timeouts import timeout
 from gateway.serving.cli import checks
 from gateway.serving.cli.checks import CONNECT_S, CheckResult, ExaminedDevice, Results
@@ -258,6 +258,6 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"checks": [{**asdict(one), "code": one.code or None} for one in found]})
     for one in () if arguments.json else found:
-        remedy = f"\n  mend it: {one.remedy}" if one.ok is False else ""
-        print(plain(f"{mark(one.ok)} {one.subject}: {one.detail}{remedy}"))
+        remedy = [f"mend it: {one.remedy}"] if one.ok is False else []
+        print_lines([f"{mark(one.ok)} {one.subject}: {one.detail}", *remedy])
     return 1 if any(one.ok is False for one in found) else 0
