@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, UnreachableError, suggest
 from gateway.common.domain.installation import HERE
+from gateway.common.domain.redaction import without_secrets
 from gateway.common.files.credentials import DIRECTORY, is_credential
 from gateway.common.terminal.tables import mark, print_json, print_lines, print_remarks, print_table
 from gateway.common.timeouts import timeout
@@ -30,9 +31,9 @@ from gateway.serving.cli.running import LOCAL_TIMEOUT_S, find_running
 from gateway.serving.cli.service_user import service_account
 from gateway.serving.frontends.cameras.feed import process_setup
 from gateway.serving.frontends.cameras.process import CameraProcess
-from gateway.serving.frontends.cameras.protocol import CameraProtocolError, CameraReport, read_report
+from gateway.serving.frontends.cameras.protocol import CameraProtocolError, CameraReport, plain_reason, read_report
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, is_file
-from gateway.serving.frontends.cameras.source import DEVICES, without_secret
+from gateway.serving.frontends.cameras.source import DEVICES
 
 FRAME_S = 20.0
 """Time for a camera to be opened and its first frame to be decoded."""
@@ -197,7 +198,7 @@ class CameraCheck:
         else:
             if report.kind == "opened":
                 return CheckResult("", True, f"{report.width} × {report.height} {report.codec}")
-            reason = report.reason.partition("; ")[0]
+            reason = without_secrets(plain_reason(report.reason)).partition("; ")[0]
         return CheckResult("", False, reason, remedy_of(reason, self._camera))
 
 
@@ -206,8 +207,7 @@ def remedy_of(reason: str, camera: CameraSettings) -> str:
     if any(word in reason for word in REFUSED):
         named = camera.credential or "a file with USER:PASSWORD, which [[camera]] credential names"
         return f"correct {named}; some cameras lock a user for minutes after wrong passwords (EG-705)"
-    name = without_secret(camera.url)
-    return f"check the path, and that no other program uses it: ffprobe -rtsp_transport tcp {name} (EG-704)"
+    return f"check the path, and that no other program uses it: ffprobe {camera.shown_url} (EG-704)"
 
 
 async def _first_report(camera: CameraSettings) -> CameraReport:

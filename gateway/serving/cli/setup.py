@@ -375,7 +375,7 @@ def _camera(setup: Setup) -> None:
             return ""
         if not is_file(text):
             try:
-                camera_source(text)
+                camera_source(text, "a file is named by its whole path")
             except ConfigurationError as error:
                 return error.problem
         user, at, place = text.partition("://")[2].rpartition("@")
