@@ -230,7 +230,10 @@ def _cameras(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("camera", nargs="?", metavar="CAMERA", help="one camera, by its name; check: or a URL")
     _config(parser)
-    _asking(parser)
+    parser.add_argument(
+        "--url", type=named, metavar="ADDR", help="ask the gateway there (default: the one that runs here)"
+    )
+    _credentials(parser)
     json_option(parser)
 
 

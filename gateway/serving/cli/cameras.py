@@ -25,9 +25,9 @@ from gateway.common.timeouts import timeout
 from gateway.serving.cli import checks
 from gateway.serving.cli.checks import CONNECT_S, CheckResult, ExaminedDevice, Results
 from gateway.serving.cli.common import configured
-from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys
+from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError, read_url
 from gateway.serving.cli.remote import checked, read_object
-from gateway.serving.cli.running import LOCAL_TIMEOUT_S, find_running
+from gateway.serving.cli.running import CONTROL, LOCAL_TIMEOUT_S, keys_of, local_addresses
 from gateway.serving.cli.service_user import service_account
 from gateway.serving.frontends.cameras.feed import process_setup
 from gateway.serving.frontends.cameras.process import CameraProcess
@@ -51,26 +51,23 @@ def command(arguments: argparse.Namespace) -> int:
     """Print a table, or check cameras; return 1 if one does not work."""
     if arguments.action == "check":
         return _check(arguments)
-    found = find_running(arguments)
-    if isinstance(found, str):
-        raise UnreachableError(f"{found}; or examine what is configured: edge-gateway cameras check")
-    statuses, named = _asked(found), arguments.camera
+    (place, statuses), named = _asked(arguments), arguments.camera
     shown = [each for each in statuses if named in {None, each["name"]}]
     if named and not shown:
         raise ConfigurationError(
             f"no camera is called {named!r:.80}{suggest(named, [each['name'] for each in statuses])}"
         )
     if arguments.json:
-        print_json({"asked": str(found[0]), "cameras": shown})
+        print_json({"asked": place, "cameras": shown})
     elif shown:
-        print(f"cameras of the gateway that runs at {found[0]}\n")
+        print(f"cameras of the gateway that runs at {place}\n")
         rows = [COLUMNS, *map(_row, shown)]
         if sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW:
             rows = [tuple(row[place] for place in NARROW_PLACES) for row in rows]
         print_table(rows[0], rows[1:])
         print_remarks((each["name"], "", each[key]) for each in shown for key in ("reason", "picture_problem"))
     else:
-        print(f"the gateway that runs at {found[0]} has no camera; add one: edge-gateway setup --camera URL")
+        print(f"the gateway that runs at {place} has no camera; add one: edge-gateway setup --camera URL")
     return 0 if all(each["state"] == "streaming" for each in shown) else 1
 
 
@@ -227,17 +224,27 @@ async def _first_report(camera: CameraSettings) -> CameraReport:
 def _statuses(arguments: argparse.Namespace) -> dict[str, Status]:
     """Return the documents of the gateway that runs, by name; {} if there is none that tells."""
     try:
-        found = find_running(arguments)
-        return {} if isinstance(found, str) else {each["name"]: each for each in _asked(found)}
+        return {each["name"]: each for each in _asked(arguments)[1]}
     except (UnreachableError, RequestError):
         return {}
 
 
-def _asked(found: tuple[GatewayAddress, Keys]) -> list[dict[str, Any]]:
-    place, keys = found
-    with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
-        listed: list[dict[str, Any]] = read_object(*client.exchange("GET", "/v2/cameras"))["cameras"]
-        return listed
+def _asked(arguments: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
+    """Return where a gateway answers, and its cameras: over HTTP, else over its control socket, which needs no token.
+
+    Raises UnreachableError, and RequestError if it refuses.
+    """
+    config, problems = configured(arguments), list[Exception]()
+    control = GatewayAddress(unix=config.control.address.path if config.control.address else str(CONTROL))
+    http = [(read_url(arguments.url), keys_of(arguments))] if arguments.url else local_addresses(config, arguments)
+    for place, keys, path in [*((*each, "/v2/cameras") for each in http), (control, Keys(), "/v1/cameras")]:
+        try:
+            if not (arguments.url and place is control):
+                with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
+                    return str(place), read_object(*client.exchange("GET", path))["cameras"]
+        except (UnreachableError, RequestError) as error:
+            problems.append(error)
+    raise next((each for each in problems if not isinstance(each, NoListenerError)), problems[0])
 
 
 def _check(arguments: argparse.Namespace) -> int:
