@@ -29,6 +29,7 @@ from gateway.serving.cli.http_client import GatewayAddress, GatewayClient, Keys,
 from gateway.serving.cli.remote import checked, read_object
 from gateway.serving.cli.running import CONTROL, LOCAL_TIMEOUT_S, keys_of, local_addresses
 from gateway.serving.cli.service_user import service_account
+from gateway.serving.cli.watch_view import duration
 from gateway.serving.frontends.cameras.feed import process_setup
 from gateway.serving.frontends.cameras.process import CameraProcess
 from gateway.serving.frontends.cameras.protocol import CameraProtocolError, CameraReport, plain_reason, read_report
@@ -77,17 +78,9 @@ def _row(status: Status) -> tuple[str, ...]:
     rates = f"{status['answered_per_s']:.1f} of {status['source_per_s']:.1f}/s"
     lost = ", ".join(f"{count:,} {reason.lower()}" for reason, count in dropped.items()) or "0"
     times = ("" if latency[key] is None else f"{latency[key]:.1f}" for key in ("p50", "p99"))
-    lasted = _duration(time.time() - since) if since else ""
+    lasted = duration(max(0.0, time.time() - since)) if since else ""
     memory = f"{status['rss_bytes'] / checks.MIB:.0f}"
     return (status["name"], status["model"], status["state"], lasted, size, rates, lost, *times, memory)
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its largest unit, such as 45 s, 12 min, 3 h, 8 d."""
-    for unit, length, limit in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
-        if seconds < limit:
-            return f"{max(0, seconds) // length:.0f} {unit}"
-    return f"{seconds // 86_400:.0f} d"
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
@@ -185,7 +178,9 @@ class CameraCheck:
             return CheckResult("", ok, f"{status['state']}: {reason}", remedy_of(reason, self._camera))
         if os.geteuid() == 0 and account is not None and account.uid != 0:
             again = f"sudo -u {account.name} edge-gateway cameras check {self._camera.name}"
-            return CheckResult("", None, f"it accepts connections; root decodes no video of others, see with: {again}")
+            return CheckResult(
+                "", None, f"its address answers; root decodes no video of others, see with: {again}"
+            )
         try:
             report = asyncio.run(_first_report(self._camera))
         except TimeoutError:

@@ -12,7 +12,7 @@ import pytest
 from gateway.cli import main
 from gateway.common.domain.installation import Installation
 from gateway.serving.cli import cameras
-from gateway.serving.cli.cameras import CameraCheck, _duration
+from gateway.serving.cli.cameras import CameraCheck
 from gateway.serving.cli.checks import ExaminedDevice
 from gateway.serving.domain.permissions import UserAccount
 from gateway.serving.frontends.cameras.settings import CameraSettings
@@ -61,11 +61,6 @@ def test_without_a_gateway_the_remedy_is_named(tmp_path: Path, capsys: pytest.Ca
     assert "no gateway answers" in capsys.readouterr().err
     assert main(["cameras", "check", "--config", str(tmp_path / "e.toml")]) == 2
     assert "no camera is configured" in capsys.readouterr().err
-
-
-def test_durations() -> None:
-    found = [_duration(seconds) for seconds in (-1, 0, 119, 120, 7199, 7200, 172_799, 172_800)]
-    assert found == ["0 s", "0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 d"]
 
 
 @pytest.mark.parametrize(
