@@ -178,9 +178,7 @@ class CameraCheck:
             return CheckResult("", ok, f"{status['state']}: {reason}", remedy_of(reason, self._camera))
         if os.geteuid() == 0 and account is not None and account.uid != 0:
             again = f"sudo -u {account.name} edge-gateway cameras check {self._camera.name}"
-            return CheckResult(
-                "", None, f"its address answers; root decodes no video of others, see with: {again}"
-            )
+            return CheckResult("", None, f"its address answers; root decodes no video of others, see with: {again}")
         try:
             report = asyncio.run(_first_report(self._camera))
         except TimeoutError:

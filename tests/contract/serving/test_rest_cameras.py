@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from gateway.common.domain.access import Security, read_tokens
+from gateway.serving.frontends.cameras.cameras import Cameras
 from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
 from gateway.serving.frontends.cameras.snapshots import Snapshots
 from tests.simulators import rest_gateway
+from tests.simulators.inference import SimulatedInference
 
 pytestmark = pytest.mark.asyncio
 CAMERAS = [
@@ -92,6 +94,17 @@ async def test_pictures_are_listed_newest_first_and_read_back(cameras: Simulated
         assert older.json()["snapshots"] == found["snapshots"][2:]
         for file in ("nosuch.jpg", "..%2f..%2fetc%2fpasswd", "%2e%2e", "x" * 300):
             assert (await gateway.client.get(f"/v2/cameras/door/snapshots/{file}")).status_code == 404
+
+
+async def test_the_end_of_all_cameras_leaves_the_bounds_of_their_pictures(tmp_path: Path) -> None:
+    month_s, place = 30 * 86_400.0, Snapshots(tmp_path)
+    kept = CameraSettings("door", "/no.mp4", "street", snapshot=SnapshotSettings(max_age_s=month_s))
+    cameras = Cameras(SimulatedInference(), snapshots=place)
+    cameras.follow([kept])
+    place.keep("door", time.time_ns() - int(8 * 86_400e9), ("person",), b"old")
+    await cameras.stop()
+    place.tidy(first=False)
+    assert len(place.listed("door")) == 1
 
 
 async def test_a_picture_counts_as_memory_of_an_answer(cameras: SimulatedCameras) -> None:

@@ -39,7 +39,8 @@ class Cameras:
 
     def follow(self, settings: Sequence[CameraSettings]) -> None:
         """Start what is new, start again what has changed, and end what is gone; other cameras go on."""
-        self._snapshots.follow(settings)
+        if settings:  # at the end of the daemon, no camera's pictures get other bounds
+            self._snapshots.follow(settings)
         before, feeds = self._feeds, dict[str, CameraFeed]()
         kept = {each.name for each in settings if each.name in before and before[each.name].settings == each}
         for name, feed in before.items():

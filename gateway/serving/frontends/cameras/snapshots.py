@@ -156,8 +156,9 @@ class Snapshots:
         """Remove pictures beyond the bounds, also of cameras that are gone. `first`: and what a killed writer left."""
         if self._folder is None or not self.has_any:
             return
+        cameras = self._cameras
         for folder in self._folder.iterdir():
-            settings = self._cameras.get(folder.name)
+            settings = cameras.get(folder.name)
             try:
                 if first:
                     durable.sweep(folder)
