@@ -97,7 +97,8 @@ debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
 	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client man-db fish zsh systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx docker-registry docker-compose \
-		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc \
+		python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-plugins-ugly
 debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
 	@packaging/debian-packages python3-torch
 debian-speech:

@@ -158,7 +158,12 @@ def _setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--models", type=named, metavar="DIR", help="folder of your models")
     parser.add_argument("--examples", choices=("yes", "no"), help="serve the two examples too")
-    parser.add_argument("--no-check", action="store_true", help="do not connect to the broker")
+    parser.add_argument(
+        "--camera", type=named, metavar="URL", help="camera of the service: its URL, /dev/video0, or off"
+    )
+    parser.add_argument("--camera-name", type=named, metavar="NAME", help="its name (default: camera)")
+    parser.add_argument("--camera-model", type=named, metavar="MODEL", help="model or pipeline that is asked")
+    parser.add_argument("--no-check", action="store_true", help="do not connect to the broker and the camera")
     parser.add_argument("--restart", action="store_true", help="restart the service with the new settings")
     parser.add_argument("--dry-run", action="store_true", help="write nothing: print the files")
     _config(parser)
@@ -214,6 +219,19 @@ def _watch(parser: argparse.ArgumentParser) -> None:
         type=named,
         metavar="ADDR",
         help="read the metrics of the gateway there: host:port, http(s)://host or unix:/path (default: by FILE)",
+    )
+    _credentials(parser)
+    json_option(parser)
+
+
+def _cameras(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", nargs="?", choices=("list", "check"), default="list", help="check: find what is wrong"
+    )
+    parser.add_argument("camera", nargs="?", metavar="CAMERA", help="one camera, by its name; check: or a URL")
+    _config(parser)
+    parser.add_argument(
+        "--url", type=named, metavar="ADDR", help="ask the gateway there (default: the one that runs here)"
     )
     _credentials(parser)
     json_option(parser)
@@ -301,6 +319,8 @@ VERBS = (
         "  sudo edge-gateway setup --yes --listen network --restart\n"
         "  sudo edge-gateway setup --yes --mqtt mqtt://broker.lan:1883 --mqtt-username door \\\n"
         "      --mqtt-password-file /etc/edge-gateway/mqtt-password\n"
+        "  sudo edge-gateway setup --yes --camera rtsp://me:word@10.0.0.7/h264 --camera-name door \\\n"
+        "      --camera-model street\n"
         "  edge-gateway setup --yes --examples no --dry-run",
         _setup,
     ),
@@ -338,6 +358,16 @@ VERBS = (
         "  edge-gateway watch --once --every 10\n"
         "  edge-gateway watch --every 5 --count 12 --json",
         _watch,
+    ),
+    Verb(
+        "cameras",
+        "serving.cli.cameras",
+        "list the gateway's cameras: state, rates, drops, latency; or find what keeps one from working",
+        "  edge-gateway cameras\n"
+        "  edge-gateway cameras list door --json\n"
+        "  edge-gateway cameras check\n"
+        "  edge-gateway cameras check rtsp://10.0.0.7/h264",
+        _cameras,
     ),
     Verb(
         "token",

@@ -105,7 +105,7 @@ class GrantSettings:
     """`[[auth.grant]]`: rights of callers that are identified without a token."""
 
     caller: str  # cert:NAME (or a pattern of names), uid:NUMBER, gid:NUMBER, loopback or anonymous
-    scopes: tuple[str, ...]  # infer, models, memory, metrics, admin
+    scopes: tuple[str, ...]  # infer, models, memory, metrics, cameras, admin
     models: tuple[str, ...] = ()  # patterns of the models' names; (): every model
 
     def __post_init__(self) -> None:

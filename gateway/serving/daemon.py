@@ -27,6 +27,7 @@ from gateway.serving.config import Config, gateway_id, load_config, models_folde
 from gateway.serving.credentials import Credentials
 from gateway.serving.domain.cameras import KnownCamera
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
+from gateway.serving.frontends.cameras.snapshots import Snapshots
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
 from gateway.serving.observe.heap import Trimming, settle
@@ -144,6 +145,7 @@ class Daemon:
         stack.callback(state.close)
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
+        self._snapshots = Snapshots(None if state.problem else self._life.folder / "snapshots", self._camera_statuses)
         await self._build(state)
         stack.callback(self._watch.close)
         stack.push_async_callback(self._repository.close)
@@ -251,7 +253,7 @@ class Daemon:
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, security = self._engine, self._credentials.security
         ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
-        frontend = RestFrontend(*ports, pools=self._pools)
+        frontend = RestFrontend(*ports, cameras=self._snapshots, pools=self._pools)
         bound = await self._credentials.guard(frontend).start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
@@ -309,11 +311,11 @@ class Daemon:
         """Read these cameras. Their modules are loaded with the first one."""
         if self._stop.is_set():  # they are ended already
             return
-        if self._cameras is None and settings:
+        if self._cameras is None and (settings or self._snapshots.has_any):
             from gateway.serving.frontends.cameras.cameras import Cameras
 
             listeners: list[Any] = [each for each in (self._mqtt,) if hasattr(each, "answered")]
-            self._cameras = Cameras(self._engine, listeners)
+            self._cameras = Cameras(self._engine, listeners, snapshots=self._snapshots)
         if self._cameras is not None:
             self._cameras.follow(settings)
 

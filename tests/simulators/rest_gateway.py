@@ -11,6 +11,7 @@ from dataclasses import replace
 import httpx
 
 from gateway.common.domain.access import Address, Security
+from gateway.serving.domain.cameras import CameraViews
 from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.server import RestFrontend
@@ -40,6 +41,7 @@ class Gateway:
         regions: Regions | None,
         *,
         shares: ShareSettings,
+        cameras: CameraViews | None = None,
     ) -> None:
         self.inference, self.pools = inference, Pools(shares)
         self.frontend = RestFrontend(
@@ -50,6 +52,7 @@ class Gateway:
             security,
             metrics,
             regions,
+            cameras=cameras,
             pools=self.pools,
         )
         self.addresses: tuple[Address, ...] = ()
@@ -74,13 +77,14 @@ async def serving(
     regions: Regions | None = None,
     hosts: tuple[str, ...] = ("*",),
     shares: ShareSettings = UNDIVIDED,
+    cameras: CameraViews | None = None,
 ) -> AsyncIterator[Gateway]:
     inference, settings, security = (
         inference or SimulatedInference(),
         replace(settings or RestSettings(), hosts=hosts),
         security or Security(),
     )
-    gateway = Gateway(inference, settings, security, regions, shares=shares)
+    gateway = Gateway(inference, settings, security, regions, shares=shares, cameras=cameras)
     gateway.addresses = await gateway.frontend.start(addresses)
     await gateway.frontend.answer()
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)

@@ -35,6 +35,7 @@ from gateway.device.domain.software_request import PACKAGES_OWN
 from gateway.serving import assembly
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli import checks
+from gateway.serving.cli.cameras import CameraCheck
 from gateway.serving.cli.checks import CheckResult, ExaminedDevice, agent_checks, bounded, certificate_check
 from gateway.serving.cli.error_codes import entries
 from gateway.serving.cli.explain import find_release
@@ -43,6 +44,7 @@ from gateway.serving.cli.mqtt_choice import select_route
 from gateway.serving.cli.service_user import account_of
 from gateway.serving.config import check_listeners, exposed_secrets, load_config, parse_config, read_security
 from gateway.serving.domain.permissions import READ, PathNode, UserAccount, denial
+from gateway.serving.frontends.cameras.settings import CameraSettings
 from gateway.serving.frontends.http.body import Most
 from gateway.serving.frontends.http.browsers import check_host
 from gateway.serving.frontends.mqtt.inbound.fitting import check_outputs
@@ -254,6 +256,13 @@ def find(name: str) -> Callable[[Path], object]:
     return lambda _: asyncio.run(find_release(parse_config("", ""), name, ""))
 
 
+def camera(url: str = "rtsp://10.0.0.7/stream", state: str = "lost", reason: str = "") -> Callable[[Path], object]:
+    """Return an examination of a camera; `reason`: as the running gateway reports it, "" if none runs."""
+    status = {"state": state, "reason": reason, "picture_problem": ""} if reason else None
+    check = CameraCheck(CameraSettings("door", url, "street"), device(), status)
+    return lambda _: said(iter([(check.address() if status is None else None) or check.reported() or check.frame()]))
+
+
 USER = UserAccount("edge-gateway", 990, frozenset({990}), "edge-gateway")
 TABLE: Mapping[str, Callable[[Path], object]] = {
     "EG-101 key": configuration("[limits]\nqueues = 3\n"),
@@ -309,6 +318,11 @@ TABLE: Mapping[str, Callable[[Path], object]] = {
     "EG-609 file": lambda folder: connect_options(
         MqttSettings(username="u", password_file=str(folder / "no")), MqttIdentity("x", None)
     ),
+    "EG-704 closed": camera(f"rtsp://{CLOSED}/stream"),
+    "EG-704 device": camera("/dev/video-nosuch"),
+    "EG-705 login": camera(reason="Server returned 401 Unauthorized (authorization failed)"),
+    "EG-706 name": camera("rtsp://camera.invalid/stream"),
+    "EG-707 model": camera(state="no_model", reason="model 'nosuch' is not known"),
     "EG-801 new": check_bootstrapped,
     "EG-803 behind": agent(state="behind", why="it failed"),
     "EG-804 report": agent(controller={"problem": "HTTP status 503"}),

@@ -24,7 +24,7 @@ def exit_code(arguments):
 
 
 def test_the_verbs_are_the_contract_s():
-    verbs = "run probe explain doctor models config setup infer bench routes token watch"
+    verbs = "run probe explain doctor models config setup infer bench routes cameras token watch"
     assert set(NAMES) == {*verbs.split()}
 
 

@@ -23,6 +23,7 @@ class Scope(StrEnum):
     MODELS = "models"
     MEMORY = "memory"
     METRICS = "metrics"
+    CAMERAS = "cameras"
     ADMIN = "admin"
 
 
@@ -35,6 +36,8 @@ INFER: Needs = (Scope.INFER,)
 CONTROL: Needs = (Scope.MODELS,)
 MEMORY: Needs = (Scope.MEMORY,)
 METRICS: Needs = (Scope.METRICS,)
+CAMERAS: Needs = (Scope.CAMERAS,)
+"""Needs of the states of cameras and of the pictures of events."""
 
 
 @dataclass(frozen=True, slots=True)

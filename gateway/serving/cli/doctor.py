@@ -22,7 +22,7 @@ from gateway.common.domain.selection import Candidate, climb_trials
 from gateway.common.terminal.tables import mark, plain, print_json, print_table
 from gateway.serving import assembly
 from gateway.serving.assembly import HERE, MachineSurvey
-from gateway.serving.cli import checks, probe
+from gateway.serving.cli import cameras, checks, probe
 from gateway.serving.cli.checks import CheckResult, ExaminedDevice, Results, bounded, refused
 from gateway.serving.cli.common import configured, root_folder
 from gateway.serving.config import Config, state_folder
@@ -39,6 +39,7 @@ LADDER: tuple[tuple[str, float, Callable[[ExaminedDevice], Results] | None], ...
     ("clock", 5, checks.check_clock),
     ("accelerators", 180, None),
     ("broker", 60, checks.check_brokers),
+    ("cameras", 180, cameras.check_cameras),
     ("agent", 30, checks.check_agent),
     ("certificates", 10, checks.check_certificates),
     ("models", 60, checks.check_models),

@@ -16,9 +16,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
@@ -27,6 +28,8 @@ from gateway.common.files.credentials import is_credential
 from gateway.common.memory import group_limit_bytes
 from gateway.common.terminal.tables import plain, print_json, print_table
 from gateway.serving.assembly import GROUP_SHARE, MIB, matching_profile
+from gateway.serving.cli.cameras import CameraCheck
+from gateway.serving.cli.checks import ExaminedDevice
 from gateway.serving.cli.common import warn
 from gateway.serving.cli.config import check_all, findings_of
 from gateway.serving.cli.mqtt_choice import NamedBroker
@@ -42,6 +45,8 @@ from gateway.serving.config import (
     read_source,
     read_sources,
 )
+from gateway.serving.frontends.cameras.settings import CameraSettings, is_file
+from gateway.serving.frontends.cameras.source import camera_source
 from gateway.serving.frontends.mqtt.settings.broker import broker_of
 from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
 
@@ -75,6 +80,9 @@ class Setup:
     base: Config
     values: dict[str, dict[str, Any]]
     token: str = ""
+    cameras: list[dict[str, Any]] = field(default_factory=list)
+    secrets: dict[Path, str] = field(default_factory=dict)
+    """Files of passwords to write."""
 
     @property
     def asks(self) -> bool:
@@ -120,7 +128,8 @@ class Setup:
 
     def text(self) -> str:
         """Return the content of that file."""
-        return HEAD + toml_text(self.values)
+        cameras = ("".join(f"{key} = {_toml(value)}\n" for key, value in each.items()) for each in self.cameras)
+        return HEAD + toml_text(self.values) + "".join(f"\n[[camera]]\n{lines}" for lines in cameras)
 
     def config(self) -> Config:
         """Return the configuration with the answers. Raises ConfigurationError, also if another file overrides one."""
@@ -159,7 +168,7 @@ class Setup:
 def command(arguments: argparse.Namespace) -> int:
     """Ask, check, write, and print what was done. Raises ConfigurationError for an option that is wrong."""
     setup = _begin(arguments)
-    for question in (_callers, _broker, _models):
+    for question in (_callers, _broker, _models, _camera):
         question(setup)
     if problem := setup.check():
         raise ConfigurationError(f"nothing is written: {problem}")
@@ -230,7 +239,8 @@ def _begin(arguments: argparse.Namespace) -> Setup:
     if mine := next((source for source in sources if source.file == str(setup.file)), None):
         split = sources.index(mine) + 1
         merge_config(sources[:split], file=str(setup.main))  # refuses what was edited by hand and is wrong
-        setup.values = {table: dict(keys) for table, keys in mine.values.items()}
+        setup.cameras = [] if setup.base.camera else list(mine.values.get("camera", ()))
+        setup.values = {table: dict(keys) for table, keys in mine.values.items() if table != "camera"}
         for later, table, key in list(setup.overrides(sources[split:])):
             warn(f"{later.file} overrides the earlier answer {table}.{key}, which is left out")
             setup.values[table].pop(key, None)
@@ -348,6 +358,59 @@ def _models(setup: Setup) -> None:
         setup.ask("examples", "Serve the two examples too (yes, no)", present, examples)
 
 
+def _camera(setup: Setup) -> None:
+    """Add a camera, replace the one of its name, or remove those of earlier answers."""
+    options = setup.arguments
+    if setup.base.camera:
+        if options.camera:
+            problem = "another file has a [[camera]], and a list here would replace it; add this one there"
+            raise ConfigurationError(f"nothing is written: {problem}", key="--camera")
+        return
+    by_name = {each["name"]: each for each in setup.cameras}
+    first = by_name.get(options.camera_name or "", next(iter(by_name.values()), {}))
+
+    def take(text: str) -> str:
+        if text == "off":
+            setup.cameras, setup.secrets = [], {}
+            return ""
+        if not is_file(text):
+            try:
+                camera_source(text, "a file is named by its whole path")
+            except ConfigurationError as error:
+                return error.problem
+        user, at, place = text.partition("://")[2].rpartition("@")
+        name = options.camera_name or (_read("Its name", first.get("name", "camera")) if setup.asks else "camera")
+        before = by_name.get(name, {})
+        asked = before.get("model", "")
+        model = options.camera_model or (_read("Model or pipeline that is asked", asked) if setup.asks else asked)
+        found = {**before, "name": name, "url": f"{text.partition('://')[0]}://{place}" if at else text, "model": model}
+        if at:  # a file of its own: commands of every user read the settings
+            file = setup.main.absolute().with_name(f"camera-{name}")
+            found["credential"], setup.secrets = str(file), {file: unquote(user)}
+        try:
+            camera = CameraSettings(**{**found, "masks": (), "snapshot": None})
+        except ConfigurationError as error:
+            return str(error)
+        setup.cameras = [*({**by_name, name: found}).values()]
+        return setup.check("camera") or _reached(setup, camera)
+
+    if options.camera or setup.asks:
+        setup.ask("camera", "Camera: rtsp://USER:PASSWORD@host/path, /dev/video0 or off", first.get("url", "off"), take)
+
+
+def _reached(setup: Setup, camera: CameraSettings) -> str:
+    """Look for the address of a camera. Return the problem, unless the answer is to keep it, or ""."""
+    if setup.arguments.no_check or setup.arguments.dry_run:
+        return ""
+    found = CameraCheck(camera, ExaminedDevice(setup.arguments)).address()
+    if found is None:
+        return ""
+    if not setup.asks:
+        return f"{found.detail}; correct it, or leave out the test: --no-check"
+    print(plain(f"  {found.detail}"), file=sys.stderr)
+    return "" if _yes("Keep this camera all the same", "no") else "then name it again"
+
+
 def _read(question: str, default: str) -> str:
     """Return the answer, or the default for an empty line. The end of the input is an interrupt: nothing is written."""
     print(plain(f"{question} [{default}]: "), end="", file=sys.stderr, flush=True)
@@ -380,10 +443,16 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
     if setup.token:
         line = token_line(TOKEN_NAME, setup.token, TOKEN_SCOPES, None, None)
         found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
+    for file, secret in setup.secrets.items():
+        found[file] = (f"{secret}\n", PRIVATE_MODE, "user and password of a camera")
     found[setup.file] = (
         setup.text(),
         PUBLIC_MODE,  # names and paths only: commands of every user read it
-        ", ".join(f"{table}.{key}" for table, keys in setup.values.items() for key in keys) or "nothing: defaults",
+        ", ".join(
+            [f"{table}.{key}" for table, keys in setup.values.items() for key in keys]
+            + [f"camera {each['name']}" for each in setup.cameras]
+        )
+        or "nothing: defaults",
     )
     if setup.is_installed:
         profile = asyncio.run(matching_profile(setup.config()))
@@ -436,6 +505,10 @@ def _risks(config: Config) -> Iterator[str]:
 
 
 def _print(setup: Setup, files: Mapping[Path, tuple[str, int, str]], *, restarted: bool) -> None:
+    files = {
+        file: ("[withheld]\n" if file in setup.secrets else text, mode, what)
+        for file, (text, mode, what) in files.items()
+    }
     dry, risks = setup.arguments.dry_run, [*_risks(setup.config())]
     following = [] if restarted else [f"edge-gateway run --config {shlex.quote(str(setup.main))}"]
     if setup.is_installed and not restarted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Tensor
@@ -47,3 +47,26 @@ class CameraListener(Protocol):
 
     def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
         """Take the picture of an event, a JPEG with masks and boxes, of a frame's time since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSnapshot:
+    """Picture of an event on the disk. `wall_s`: the frame's time since the epoch."""
+
+    file: str
+    wall_s: float
+    labels: tuple[str, ...]
+    size_bytes: int
+
+
+class CameraViews(Protocol):
+    """Interface of what shows cameras to people and programs. `listed` and `read` block: call them on a thread."""
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """Return a document of each camera, in the order of the configuration."""
+
+    def listed(self, camera: str) -> list[KeptSnapshot]:
+        """Return the pictures of a camera, the newest first. Raises RequestError for a folder that cannot be read."""
+
+    def read(self, camera: str, file: str) -> bytes:
+        """Return a picture. Raises RequestError NOT_FOUND."""

@@ -68,6 +68,7 @@ async def test_every_route_has_a_scope() -> None:
             frontend.authentication,
             rest_gateway.metrics,
             None,
+            None,
             frontend.requests,
             frontend.request_bytes,
         )

@@ -101,12 +101,25 @@ def test_wrong_answers_are_asked_again_with_the_reason(terminal: Terminal, broke
     terminal.wait("models.dir: /nowhere is no folder")
     terminal.answer("[/var/lib/edge-gateway/models]: ", "")
     terminal.answer("[yes]: ", "perhaps", "no")
+    camera = "or off [off]: "
+    terminal.answer(camera, "http://")
+    terminal.wait("is no camera")
+    terminal.answer(camera, "rtsp://me:word@127.0.0.1:1/h264")
+    terminal.answer("Its name [camera]: ", "door")
+    terminal.answer("Model or pipeline that is asked", "street")
+    terminal.wait("does not accept connections at port 1")
+    terminal.answer("Keep this camera all the same (yes, no) [no]: ", "yes")
     code, result = terminal.end()
     assert code == 0, terminal.said
     assert TOKEN in result
     written = tomllib.loads((tmp_path / "conf.d" / "50-setup.toml").read_text())
     assert written["mqtt"] == {"url": broker.url, "username": "me", "password_file": str(password)}
     assert written["models"] == {"examples": False}
+    secret = tmp_path / "camera-door"
+    assert written["camera"] == [
+        {"name": "door", "url": "rtsp://127.0.0.1:1/h264", "model": "street", "credential": str(secret)}
+    ]
+    assert secret.read_text() == "me:word\n"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +132,7 @@ def test_a_user_with_a_password_becomes_anonymous(terminal: Terminal, tmp_path: 
     terminal.answer("Keep this broker all the same (yes, no) [no]: ", "yes")
     terminal.answer("[/var/lib/edge-gateway/models]: ", "")
     terminal.answer("[yes]: ", "")
+    terminal.answer("or off [off]: ", "")
     code, _ = terminal.end()
     assert code == 0, terminal.said
     written = tomllib.loads((tmp_path / "conf.d" / "50-setup.toml").read_text())

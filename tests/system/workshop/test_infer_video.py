@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
-import threading
-from contextlib import contextmanager
-from itertools import cycle
 
 import pytest
 from PIL import Image
 
 from tests.performance.networks import corner
-from tests.simulators.camera_tools import encoded, infer, pixels, started_infer, write_spoilt, write_video
+from tests.simulators.camera_tools import infer, pixels, rtsp_rs_camera, started_infer, write_spoilt, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.serving.test_tasks import FOUND, write_detector
 
@@ -242,35 +238,8 @@ def test_a_source_without_a_frame_is_a_finding(gateway, tmp_path):
     assert (done.returncode, "the source brought no frame" in done.stderr) == (1, True), done.stderr
 
 
-@contextmanager
-def camera():
-    """Lend the URL of a camera: a server of RTSP that nobody here wrote sends the same second again and again."""
-    import rtsp
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server, ended = rtsp.Server(address), threading.Event()
-    server.start()
-
-    def send() -> None:
-        for packet in cycle([bytes(packet) for packet in encoded(30, 30, 128, 64)]):
-            if ended.wait(1 / 30):
-                return
-            server.send_frame(packet, 3000)  # at 90 kHz
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield f"rtsp://{address}/stream"
-    finally:
-        ended.set()
-        thread.join()
-        server.stop()
-
-
 def test_a_camera_over_rtsp_is_fed_until_the_wished_number_of_frames(gateway):
-    with camera() as plain_url:
+    with rtsp_rs_camera() as plain_url:
         url = plain_url.replace("//", "//admin:s3cret@")
         done = infer("street", "--camera", url, "--frames", "15", "--output", "json", "--url", socket_of(gateway))
     assert done.returncode == 0, done.stderr

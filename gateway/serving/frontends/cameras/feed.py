@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +23,7 @@ from gateway.common.domain.tensor import DATATYPES, Array, Datatype, Tensor
 from gateway.common.files.credentials import read_secret, secret_path
 from gateway.common.timeouts import timeout
 from gateway.serving.domain.cameras import CameraAnswer, CameraListener
-from gateway.serving.domain.infer import InferRequest, InferResponse
+from gateway.serving.domain.infer import InferRequest
 from gateway.serving.domain.ports import Inference
 from gateway.serving.frontends.cameras.forms import FrameForm, choose_form
 from gateway.serving.frontends.cameras.process import CameraProcess, mapped
@@ -33,7 +31,6 @@ from gateway.serving.frontends.cameras.protocol import (
     CONNECTING,
     LOST,
     NO_MODEL,
-    SIDE_LIMIT,
     STALLED,
     STREAMING,
     STREAMS,
@@ -43,7 +40,8 @@ from gateway.serving.frontends.cameras.protocol import (
     plain_reason,
     read_report,
 )
-from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, FeedSettings, SnapshotSettings
+from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, FeedSettings
+from gateway.serving.frontends.cameras.snapshots import Snapshots
 from gateway.serving.frontends.documents import model_config, model_metadata
 
 log = logging.getLogger(__name__)
@@ -54,12 +52,9 @@ RATES_S = 10
 """Time over which rates are averaged, in reports of a process."""
 LATENCIES = 512
 """Newest answers whose latencies are kept."""
-DOCUMENT_BYTES = 1_048_576
-"""Largest result of a task that is read for pictures."""
 WORDS, WORDS_PER_S = 10, 1 / 30
 """Changes of a camera that are logged at once, and on average: one that comes and goes does not fill the log."""
-DRAWN = ("label", "score", "box", "class")
-"""Keys of an object that are drawn."""
+NO_PICTURE: tuple[int, int, tuple[str, ...]] = (0, 0, ())
 JPEG_START = b"\xff\xd8"
 
 
@@ -72,9 +67,11 @@ class CameraFeed:
         engine: Inference,
         listeners: Sequence[CameraListener],
         limits: ChildLimits,
+        snapshots: Snapshots,
     ) -> None:
         self.settings, self.restarts = settings, 0
         self._engine, self._listeners, self._limits = engine, listeners, limits
+        self._snapshots = snapshots
         self._feed = FeedSettings()
         self._task: asyncio.Task[None] | None = None
         self._process: CameraProcess | None = None
@@ -93,8 +90,9 @@ class CameraFeed:
         self._form: tuple[ModelManifest, FrameForm] | None = None
         self._order, self._ordered = 0, 0
         """Number of the last order, and of the frame that is waited for (0: none)."""
-        self._pictured_s, self._picture = float("-inf"), (0, 0)
-        """When the last picture was ordered; number and time of the one that is waited for."""
+        self._picture = NO_PICTURE
+        self._keeping: asyncio.Task[bool] | None = None
+        """Number, time and labels of the picture that is waited for; the task that writes the one before."""
 
     @property
     def is_streaming(self) -> bool:
@@ -146,6 +144,7 @@ class CameraFeed:
             "latency_ms": {name: _percentile(latencies, share) for name, share in (("p50", 0.5), ("p99", 0.99))},
             "rss_bytes": self._process.resident_bytes() if self._process else 0,
             "restarts": self.restarts,
+            "picture_problem": self._snapshots.problems.get(self.settings.name, ""),
         }
 
     def want(self) -> None:
@@ -192,13 +191,13 @@ class CameraFeed:
 
     async def _live(self) -> str:
         """Serve one process. Return why it ended."""
-        self._process = process = CameraProcess(self._setup())
+        self._process = process = CameraProcess(process_setup(self.settings, self._limits))
         try:
             return await self._serve(process)
         finally:
             if self._asking is not None:
                 self._asking.cancel()
-            self._process, self._asking, self._ordered, self._picture = None, None, 0, (0, 0)
+            self._process, self._asking, self._ordered, self._picture = None, None, 0, NO_PICTURE
             self._before.update(self._now)
             self._now.clear()
             self._marks.clear()
@@ -224,21 +223,6 @@ class CameraFeed:
                 return f"its process hangs: it reported nothing for {self._limits.silent_s:g} s"
             except CameraProtocolError as error:
                 return f"its process sent a wrong message: {error}"
-
-    def _setup(self) -> dict[str, Any]:
-        """Return the settings of the process. Raises OSError and ConfigurationError for the file of the password."""
-        settings, url = self.settings, self.settings.url
-        if settings.credential:
-            path = secret_path(settings.credential, settings.table, "credential")
-            words = read_secret(path, name=settings.credential).decode("utf-8", "replace").splitlines()
-            user, colon, password = (words[0] if words else "").strip().partition(":")
-            if not user or not colon:
-                raise ConfigurationError(f"{settings.credential}: its first line must be USER:PASSWORD")
-            parts = urlsplit(url)
-            netloc = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
-            url = urlunsplit(parts._replace(netloc=netloc))
-        masks, limits = list(map(list, settings.masks)), asdict(self._limits)
-        return {"url": url, "masks": masks, "per_s": settings.per_s, "limits": limits}
 
     def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets, asked: TokenBuckets) -> None:
         """Take a message; one that answers an order counts as `asked`. Raises CameraProtocolError."""
@@ -278,7 +262,7 @@ class CameraFeed:
             self._drop("INVALID")
             self.want()
         elif report.id == self._picture[0]:
-            self._picture = (0, 0)
+            self._picture = NO_PICTURE
 
     def _enter(self, event: str) -> None:
         """Change the state. Raises CameraProtocolError."""
@@ -348,9 +332,9 @@ class CameraFeed:
             if response.version != manifest.version:
                 with suppress(RequestError):  # it has been withdrawn since
                     manifest = self._engine.describe(response.model, response.version)
-            self._tell("answered", CameraAnswer(self.settings.name, wall_ns, manifest, tensor, response, size))
-            if self.settings.snapshot is not None:
-                self._order_picture(self.settings.snapshot, response, wall_ns)
+            answer = CameraAnswer(self.settings.name, wall_ns, manifest, tensor, response, size)
+            self._tell("answered", answer)
+            self._order_picture(answer)
         except RequestError as error:
             self._reason = error.message
             self._drop(error.fault.value)
@@ -375,35 +359,30 @@ class CameraFeed:
                 log.exception("camera %s: %s of %s", self.settings.name, method, type(listener).__name__)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
-    def _order_picture(self, settings: SnapshotSettings, response: InferResponse, wall_ns: int) -> None:
+    def _order_picture(self, answer: CameraAnswer) -> None:
         """Order a picture of the frame that was answered, if the result has what it is for."""
-        now_s = time.monotonic()
-        if self._process is None or self._picture[0] or now_s < self._pictured_s + settings.every_s:
+        if self._process is None or self._picture[0] or self._keeping is not None:
             return
-        entries = list(_entries(response))
-        if not any(
-            entry["score"] >= settings.min_score and (not settings.labels or entry["label"] in settings.labels)
-            for entry in entries
-        ):
-            return
-        self._pictured_s, self._order = now_s, self._order + 1
-        self._picture = (self._order, wall_ns)
-        boxes = [
-            {**entry, "box": [min(max(side, 0.0), SIDE_LIMIT) for side in entry["box"]]}
-            for entry in entries
-            if entry["score"] >= settings.min_score and _is_box(entry.get("box"))
-        ]
-        drawn = boxes[: self._limits.entries] if settings.boxes else []
-        self._process.send({"picture": self._order, "entries": drawn})
+        labels, drawn = self._snapshots.wanted(answer)
+        if labels:
+            self._order += 1
+            self._picture = (self._order, answer.wall_ns, labels)
+            self._process.send({"picture": self._order, "entries": drawn})
 
     def _take_picture(self, report: CameraReport, descriptor: int) -> None:
         """Pass a picture on. Raises CameraProtocolError."""
-        (_, wall_ns), self._picture = self._picture, (0, 0)
+        (_, wall_ns, labels), self._picture = self._picture, NO_PICTURE
         if report.byte_size > self._limits.picture_bytes:
             raise CameraProtocolError(f"a picture of {report.byte_size} bytes")
         content = bytes(mapped(descriptor, report.byte_size))
         if content.startswith(JPEG_START):
             self._tell("pictured", self.settings.name, wall_ns, content)
+            keep = asyncio.to_thread(self._snapshots.keep, self.settings.name, wall_ns, labels, content)
+            self._keeping = asyncio.create_task(keep, name=f"picture of {self.settings.name}")
+            self._keeping.add_done_callback(self._kept)
+
+    def _kept(self, _keeping: asyncio.Task[bool]) -> None:
+        self._keeping = None
 
 
 def _tensor(form: FrameForm, report: CameraReport, descriptor: int, settings: FeedSettings) -> Tensor:
@@ -421,25 +400,19 @@ def _tensor(form: FrameForm, report: CameraReport, descriptor: int, settings: Fe
     return Tensor(DATATYPES[form.datatype], np.frombuffer(content, np.uint8).reshape(shape))
 
 
-def _entries(response: InferResponse) -> Iterator[dict[str, Any]]:
-    """Yield what the results of tasks name with label and score: objects with their boxes, and classes."""
-    for output in response.outputs.values():
-        for text in output.array.ravel()[:1] if output.datatype is Datatype.BYTES else ():
-            document: Any = None
-            if len(text) <= DOCUMENT_BYTES:
-                with suppress(ValueError):  # a text that is no result
-                    document = json.loads(text)
-            for value in document.values() if isinstance(document, dict) else ():
-                for entry in value if isinstance(value, list) else ():
-                    found = {"score": 1.0, **entry} if isinstance(entry, dict) else {}
-                    if isinstance(found.get("label"), str) and isinstance(found["score"], (int, float)):
-                        yield {key: found[key] for key in DRAWN if key in found}
-
-
-def _is_box(box: Any) -> bool:
-    """Return True for four finite numbers. Pillow never ends with others."""
-    sides = box if isinstance(box, list) and len(box) == 4 else [None]
-    return all(isinstance(side, (int, float)) and math.isfinite(side) for side in sides)
+def process_setup(settings: CameraSettings, limits: ChildLimits) -> dict[str, Any]:
+    """Return the settings of a process. Raises OSError and ConfigurationError for the file of the password."""
+    url = settings.url
+    if settings.credential:
+        path = secret_path(settings.credential, settings.table, "credential")
+        words = read_secret(path, name=settings.credential).decode("utf-8", "replace").splitlines()
+        user, colon, password = (words[0] if words else "").strip().partition(":")
+        if not user or not colon:
+            raise ConfigurationError(f"{settings.credential}: its first line must be USER:PASSWORD")
+        parts = urlsplit(url)
+        netloc = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
+        url = urlunsplit(parts._replace(netloc=netloc))
+    return {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

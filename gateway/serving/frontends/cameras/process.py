@@ -18,7 +18,10 @@ from gateway.serving.frontends.cameras.protocol import REPORT_BYTES, SEALS, Came
 from gateway.serving.frontends.segment import is_sealed
 
 COMMAND = (sys.executable, SAFE_PATH, "-m", "gateway.serving.frontends.cameras.child")
-KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "http_proxy", "no_proxy", "SSL_CERT_FILE")
+KEPT_VARIABLES = (
+    *("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "http_proxy", "no_proxy", "SSL_CERT_FILE"),
+    "EDGE_GATEWAY_IMAGE",  # for the remedy where PyAV is missing
+)
 """Environment of the process, next to Python's path: no credentials, nothing of systemd."""
 DESCRIPTORS = 4
 """Most descriptors of a message that are received; one is allowed."""

@@ -135,7 +135,6 @@ class ChildLimits:
     request_s: float = 5.0  # for a frame to begin to run; then it is dropped
     picture_bytes: int = 33_554_432  # largest picture
     unasked: float = 20.0  # reports a second that no order asked for, on average
-    entries: int = 100  # objects drawn into a picture
 
 
 AUTHENTICATED = ("rtsp", "http")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from gateway.common.wire.asgi import Application
+from gateway.serving.domain.cameras import CameraViews
 from gateway.serving.domain.ports import Repository, Statistics
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.http.admission import AdmissionMiddleware
@@ -14,6 +15,7 @@ from gateway.serving.frontends.http.browsers import BrowserGuard, own_names
 from gateway.serving.frontends.pools import Pool
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
+from gateway.serving.frontends.rest_v2.cameras import CAMERA_HANDLERS
 from gateway.serving.frontends.rest_v2.direct import DirectInference
 from gateway.serving.frontends.rest_v2.errors import RestRefusals
 from gateway.serving.frontends.rest_v2.page import front_page
@@ -31,6 +33,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     authentication: Authentication,
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
+    cameras: CameraViews | None,
     requests: Pool,
     request_bytes: Pool,
 ) -> tuple[Application, DirectInference]:
@@ -49,9 +52,10 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         bodies,
         regions,
         authentication,
+        cameras,
     )
     app = application(
-        (front_page, *HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
+        (front_page, *HANDLERS, *REGION_HANDLERS, *CAMERA_HANDLERS, *REFUSING_HANDLERS),
         ports,
         refuse,
         title="edge-inference-gateway",

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.common.domain.errors import Fault, RequestError, of_answer
 from gateway.common.domain.tensor import Steps, finish
+from gateway.serving.domain.cameras import CameraViews
 from gateway.serving.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.http.body import BodyReader, Lease, Most
@@ -41,7 +42,8 @@ class RestEngine(Inference, Submission, Protocol):
 class RestPorts:
     """Interfaces that the endpoints use.
 
-    `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
+    `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed,
+    `cameras` without cameras.
     """
 
     inference: RestEngine
@@ -52,6 +54,7 @@ class RestPorts:
     bodies: BodyReader
     regions: Regions | None
     authentication: Authentication
+    cameras: CameraViews | None = None
 
 
 def most_of(ports: RestPorts, model: str, length: str | None) -> Most | None:

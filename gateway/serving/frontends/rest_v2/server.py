@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.common.domain.access import Security
 from gateway.common.wire.asgi import Application
+from gateway.serving.domain.cameras import CameraViews
 from gateway.serving.domain.ports import Repository, Statistics
 from gateway.serving.frontends.http.server import HttpServer
 from gateway.serving.frontends.pools import Pools
@@ -32,6 +33,7 @@ class RestFrontend(HttpServer):
         metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
         regions: Regions | None = None,
         *,
+        cameras: CameraViews | None = None,
         pools: Pools | None = None,
     ) -> None:
         """Set up the server. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
@@ -40,6 +42,6 @@ class RestFrontend(HttpServer):
             from gateway.serving.frontends.rest_v2.app import create_app
 
             ports = (inference, repository, statistics, settings, self.authentication, metrics_text, regions)
-            return create_app(*ports, self.requests, self.request_bytes)
+            return create_app(*ports, cameras, self.requests, self.request_bytes)
 
         super().__init__(settings, security, "http", RestRefusals(settings.retry_after_s), build, pools=pools)

@@ -12,6 +12,7 @@ from gateway.common.domain.access import Security, read_tokens
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.rights import (
     ANY_CALLER,
+    CAMERAS,
     CONTROL,
     EVERYTHING,
     INFER,
@@ -36,7 +37,8 @@ ALLOWED: dict[Scope | None, set[Needs]] = {
     Scope.MODELS: {ANY_CALLER, READ, CONTROL},
     Scope.MEMORY: {ANY_CALLER, MEMORY},
     Scope.METRICS: {ANY_CALLER, METRICS},
-    Scope.ADMIN: {ANY_CALLER, READ, INFER, CONTROL, MEMORY, METRICS},
+    Scope.CAMERAS: {ANY_CALLER, CAMERAS},
+    Scope.ADMIN: {ANY_CALLER, READ, INFER, CONTROL, MEMORY, METRICS, CAMERAS},
 }
 
 

@@ -134,6 +134,51 @@ def test_a_later_file_that_overrides_the_answer_is_named(folder: Path, run: Run)
     assert "conf.d/90-late.toml:2: http.listen: overrides the answer" in error
 
 
+def test_a_camera_is_added_with_its_password_in_a_file_of_its_own(folder: Path, run: Run) -> None:
+    words = ("--camera", "rtsp://me:w%40rd@10.0.0.7/h264", "--camera-model", "street", "--no-check")
+    assert "w@rd" not in json.dumps(run(*words, "--dry-run"))
+    assert left(folder) == {"edge-gateway.toml"}
+    report = run(*words)
+    secret = folder / "camera-camera"
+    assert "w@rd" not in json.dumps(report)
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("me:w@rd\n", 0o640)
+    door = {"name": "camera", "url": "rtsp://10.0.0.7/h264", "model": "street", "credential": str(secret)}
+    assert written(folder) == {"camera": [door]}
+    yard = {"name": "yard", "url": "/dev/video0", "model": "plates"}
+    run("--camera", "/dev/video0", "--camera-name", "yard", "--camera-model", "plates", "--no-check")
+    assert written(folder) == {"camera": [door, yard]}
+    run("--examples", "no")  # other answers leave cameras as they are
+    run("--camera", "rtsp://10.0.0.9/h264", "--camera-name", "camera", "--no-check")
+    moved = {**door, "url": "rtsp://10.0.0.9/h264"}
+    assert written(folder) == {"models": {"examples": False}, "camera": [moved, yard]}
+    run("--camera", "off")
+    assert written(folder) == {"models": {"examples": False}}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--camera", "ftp://10.0.0.7/x"), "is no camera"),
+        (("--camera", "rtsp://127.0.0.1:1/x"), "does not accept connections at port 1"),
+        (("--camera", "rtsp://camera.invalid/x"), "camera.invalid is not found"),
+        (("--camera", "/dev/video-nosuch"), "is not there"),
+        (("--camera", "rtsp://10.0.0.7/x", "--camera-name", "a b"), "must be 1 to 64 letters"),
+    ],
+)
+def test_a_camera_that_cannot_be_reached_is_not_written(
+    folder: Path, run: Run, options: tuple[str, ...], said: str
+) -> None:
+    assert said in run(*options, "--camera-model", "street", code=2)["error"]
+    assert left(folder) == {"edge-gateway.toml"}
+
+
+def test_cameras_of_another_file_are_not_replaced(folder: Path, run: Run) -> None:
+    (folder / "edge-gateway.toml").write_text('[[camera]]\nname = "door"\nurl = "/dev/video0"\nmodel = "m"\n')
+    assert "another file has a [[camera]]" in run("--camera", "rtsp://10.0.0.7/x", code=2)["error"]
+    run()
+    assert written(folder) == {}
+
+
 def test_a_wrong_configuration_is_named_before_anything_is_asked(folder: Path, run: Run) -> None:
     (folder / "edge-gateway.toml").write_text("[http]\nlissen = []\n")
     assert "edge-gateway.toml:2: http.lissen: unknown key" in run(code=2)["error"]

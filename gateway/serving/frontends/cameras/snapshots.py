@@ -1,0 +1,242 @@
+"""Snapshots: which answers make a picture of their frame, and the folder that holds the pictures.
+
+A picture is a file of a camera's folder. Its name holds time and labels, so that a folder that is copied, or thinned
+out by hand, stays complete: `20311130T174812345Z_person+car.jpg`. Nothing else is kept about it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.tensor import Datatype
+from gateway.common.files import durable
+from gateway.serving.domain.cameras import CameraAnswer, KeptSnapshot
+from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
+
+NAME_LIMIT = 200
+"""Longest name of a file; labels that do not fit are left out of it. File systems take 255 bytes."""
+FILES_LIMIT = 10_000
+"""Most pictures of a camera: the folder is read for each new one."""
+RESERVE_BYTES = 64 * 1_048_576
+"""Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
+DOCUMENT_BYTES = 1_048_576
+"""Largest result that is read: it is read on the event loop."""
+DRAWN_LIMIT, LABEL_LIMIT, DRAWN = 100, 60, ("label", "class", "score", "box", "corners")
+"""Most objects that are drawn into a picture, most characters of a label, and the members that are drawn."""
+DEPTH_LIMIT = 8
+"""Depth to which a result is searched for labels: an output, its list and an object in it are three."""
+PLACE_LIMIT = 32_768
+"""Most pixels from the upper left corner at which something is drawn."""
+ANOMALY = "anomalous"
+"""Label of a result that says so without one."""
+_FILE = re.compile(r"(\d{8}T\d{9})Z_([\w.~+-]*)\.jpg", re.ASCII)
+
+_log = logging.getLogger(__name__)
+
+
+def document_of(answer: CameraAnswer) -> dict[str, Any]:
+    """Return the result of a task, or those of a pipeline by output; {} if there are tensors only."""
+    outputs, found = answer.response.outputs, dict[str, Any]()
+    for name in answer.manifest.answered or outputs:
+        tensor = outputs.get(name)
+        if tensor is None or tensor.datatype is not Datatype.BYTES or not tensor.array.size:
+            continue
+        if len(text := tensor.array.ravel()[0]) <= DOCUMENT_BYTES:
+            with suppress(ValueError, RecursionError):  # a text of a model
+                found[name] = json.loads(text)
+    only = next(iter(found.values()), None)
+    return only if answer.manifest.task and isinstance(only, dict) else found
+
+
+def drawn_entries(part: Any, settings: SnapshotSettings) -> list[dict[str, Any]]:
+    """Return what is drawn into the picture of a result: objects with a place, of a score that makes a picture."""
+    if not settings.boxes:
+        return []
+    found = [
+        {key: each[key] for key in DRAWN if key in each} | {"label": str(each.get("label", ""))[:LABEL_LIMIT]}
+        for each in _parts(part)
+        if _score(each) >= settings.min_score and _is_place(each.get("corners") or [each.get("box")])
+    ]
+    return found[:DRAWN_LIMIT]
+
+
+def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tuple[str, ...]:
+    """Return the labels of a result that make a picture, best first, each once; () if there are none."""
+    found = dict[str, float]()
+    for each in _parts(document):
+        is_anomaly = "label" not in each and each.get(ANOMALY) is True
+        label, score = (ANOMALY, 1.0) if is_anomaly else (each.get("label"), _score(each))
+        if isinstance(label, str) and score >= settings.min_score and label in (settings.labels or (label,)):
+            found[label] = max(score, found.get(label, 0.0))
+    return tuple(sorted(found, key=lambda label: -found[label]))
+
+
+def _score(part: Mapping[str, Any]) -> float:
+    """Return the score or share; 1.0 where there is none, as after a rule or a threshold of the model."""
+    score = part.get("score", part.get("share", 1.0))
+    return score if isinstance(score, float | int) else 0.0
+
+
+def _is_place(points: Any) -> bool:
+    """Return True for corners, or a box, of numbers that can be drawn."""
+    sizes = {len(each) for each in points if isinstance(each, list)} if isinstance(points, list) else set()
+    numbers = [side for each in points for side in each] if sizes and len(sizes) == 1 else []
+    return bool(sizes & {2, 4}) and all(isinstance(each, float | int) and abs(each) <= PLACE_LIMIT for each in numbers)
+
+
+def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
+    """Yield a result and all objects in it, down to a depth."""
+    if isinstance(part, dict):
+        yield part
+    for inner in part.values() if isinstance(part, dict) else part:
+        if depth and isinstance(inner, list | dict):
+            yield from _parts(inner, depth - 1)
+
+
+class Snapshots:
+    """Pictures of all cameras, in folders of the cameras' names. `folder` None: the state is not on a disk.
+
+    `statuses` returns the documents of cameras (`CameraViews`). Methods with a verb of the disk (`keep`, `tidy`,
+    `listed`, `read`) block: call them on a thread. Each camera has one writer.
+    """
+
+    def __init__(self, folder: Path | None, statuses: Callable[[], list[dict[str, Any]]] = list) -> None:
+        self._folder, self.statuses = folder, statuses
+        self._cameras: dict[str, SnapshotSettings | None] = {}
+        self._next_s: dict[str, float] = {}
+        self.problems: dict[str, str] = {}
+        """Why the last picture of a camera was not kept."""
+
+    @property
+    def has_any(self) -> bool:
+        """Return True if there are pictures, perhaps of cameras that are gone."""
+        return self._folder is not None and self._folder.is_dir()
+
+    def follow(self, cameras: Iterable[CameraSettings]) -> None:
+        """Take the settings of cameras."""
+        self._cameras = {each.name: each.snapshot for each in cameras}
+
+    def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+        """Return labels, and what is drawn, if this answer makes a picture now, else ((), []). It counts as one."""
+        settings, now_s = self._cameras.get(answer.camera), time.monotonic()
+        if settings is None or now_s < self._next_s.get(answer.camera, 0.0):
+            return (), []
+        document = document_of(answer)
+        if not (labels := event_labels(document, settings)):
+            return (), []
+        self._next_s[answer.camera] = now_s + settings.every_s
+        return labels, drawn_entries(document, settings)
+
+    def keep(self, camera: str, wall_ns: int, labels: Sequence[str], jpeg: bytes) -> bool:
+        """Write a picture, and remove the oldest ones beyond the bounds. Return False, and log why, if it fails."""
+        problem = ""
+        try:
+            self._write(camera, _name(wall_ns, labels), jpeg)
+        except OSError as error:
+            problem = f"the picture of camera {camera} is not kept: {error.strerror or error}"
+        before = self.problems.pop(camera, "")
+        if problem:
+            self.problems[camera] = problem
+        if problem != before:
+            _log.log(logging.WARNING if problem else logging.INFO, problem or f"pictures of camera {camera} are kept")
+        return not problem
+
+    def tidy(self, *, first: bool) -> None:
+        """Remove pictures beyond the bounds, also of cameras that are gone. `first`: and what a killed writer left."""
+        if self._folder is None or not self.has_any:
+            return
+        cameras = self._cameras
+        for folder in self._folder.iterdir():
+            settings = cameras.get(folder.name)
+            try:
+                if first:
+                    durable.sweep(folder)
+                if not _removed(folder, settings or SnapshotSettings(), 0) and settings is None:
+                    folder.rmdir()
+            except OSError as error:  # a file of another owner, or a folder that holds other files
+                _log.info("%s is left: %s", folder, error)
+
+    def listed(self, camera: str) -> list[KeptSnapshot]:
+        """Return the pictures of a camera, the newest first. Raises RequestError for a folder that cannot be read."""
+        try:
+            return _kept(self._folder / camera)[::-1] if self._folder else []
+        except OSError as error:
+            raise RequestError(Fault.UNAVAILABLE, f"the pictures cannot be read: {error.strerror}") from None
+
+    def read(self, camera: str, file: str) -> bytes:
+        """Return a picture. Raises RequestError NOT_FOUND."""
+        if self._folder is not None and _FILE.fullmatch(file):
+            try:
+                return (self._folder / camera / file).read_bytes()
+            except OSError:
+                pass
+        raise RequestError(Fault.NOT_FOUND, f"camera '{camera}' has no picture '{file:.200}'; list them: …/snapshots")
+
+    def _write(self, camera: str, name: str, jpeg: bytes) -> None:
+        settings = self._cameras.get(camera) or SnapshotSettings()
+        if self._folder is None:
+            raise OSError(0, "the state is not kept on a disk; name a folder that can be written (EG-210)")
+        folder = self._folder / camera
+        durable.make_folder(folder)
+        if len(jpeg) > settings.max_bytes:
+            raise OSError(0, f"it has {len(jpeg)} bytes; raise max_bytes of its snapshots, or let the camera send less")
+        _removed(folder, settings, len(jpeg))
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < RESERVE_BYTES + len(jpeg):
+            free = f"fewer than {RESERVE_BYTES >> 20} MiB of the disk are free"
+            raise OSError(0, f"{free}; make room, or lower max_bytes of the cameras' snapshots (EG-209)")
+        durable.write_file(folder / name, jpeg)
+
+
+def _removed(folder: Path, settings: SnapshotSettings, more_bytes: int) -> list[KeptSnapshot]:
+    """Remove the oldest pictures until one of `more_bytes` fits; return those that stay. Raises OSError."""
+    kept = _kept(folder)
+    total, begin_s = sum(each.size_bytes for each in kept) + more_bytes, time.time() - settings.max_age_s
+    while kept and (total > settings.max_bytes or kept[0].wall_s < begin_s or len(kept) >= FILES_LIMIT):
+        total -= kept[0].size_bytes
+        (folder / kept.pop(0).file).unlink(missing_ok=True)
+    return kept
+
+
+def _kept(folder: Path) -> list[KeptSnapshot]:
+    """Return the pictures in a folder, the oldest first; none if there is no folder. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _FILE.fullmatch(entry.name):
+                labels = tuple(unquote(label.replace("~", "%")) for label in match[2].split("+") if label)
+                with suppress(FileNotFoundError):  # it was removed meanwhile
+                    found.append(KeptSnapshot(entry.name, _seconds(match[1]), labels, entry.stat().st_size))
+    return sorted(found, key=lambda each: each.file)
+
+
+def _name(wall_ns: int, labels: Sequence[str]) -> str:
+    """Return the name of a file, without the labels that do not fit."""
+    at = datetime.fromtimestamp(wall_ns / 1e9, timezone.utc)
+    name = f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03}Z_"
+    for number, label in enumerate(labels):
+        part = ("+" if number else "") + quote(label, safe="").replace("~", "%7E").replace("%", "~")
+        if len(name) + len(part) > NAME_LIMIT:
+            break
+        name += part
+    return f"{name}.jpg"
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.strptime(f"{text}000", "%Y%m%dT%H%M%S%f").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:  # digits that are no time
+        return 0.0
