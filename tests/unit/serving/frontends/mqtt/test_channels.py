@@ -16,7 +16,7 @@ from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Datatype, finish
 from gateway.serving.config import parse_config
-from gateway.serving.frontends.mqtt.inbound.decoder import StreamValues
+from gateway.serving.frontends.mqtt.inbound.decoder import LastValues
 from gateway.serving.frontends.mqtt.inbound.payloads.channels import ChannelReader
 from gateway.serving.frontends.mqtt.inbound.payloads.content import VALUES_LIMIT
 from gateway.serving.frontends.mqtt.inbound.payloads.rows import RowSource
@@ -261,7 +261,7 @@ def test_any_rows_setting_finds_rows_or_refuses(document: Any) -> None:
 # ---- last values ------------------------------------------------------------------------------------------
 def test_last_values_complete_rows_until_they_are_too_old() -> None:
     channels = [MqttChannel("a", missing="last", max_age_s=10.0), MqttChannel("b", missing="last")]
-    last, nan = StreamValues(channels, max_sensors=2), math.nan
+    last, nan = LastValues(channels, max_sensors=2), math.nan
     assert last.complete("s", np.array([[nan, 2.0]]), 0).shape == (0, 2)
     assert last.complete("s", np.array([[1.0, nan], [nan, 3.0]]), 0).tolist() == [[1, 2], [1, 3]]
     assert last.complete("s", np.array([[nan, 4.0]]), 10 * 10**9).tolist() == [[1, 4]]

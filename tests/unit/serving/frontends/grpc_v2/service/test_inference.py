@@ -250,5 +250,5 @@ def test_settings_over_the_network_are_off(service, method):
 
 def test_only_what_works_is_advertised(service):
     extensions = set(call(service, "ServerMetadata").extensions)
-    assert {"classification", "statistics", "model_repository"} <= extensions
-    assert not {name for name in extensions if "shared_memory" in name or name in {"sequence", "trace", "logging"}}
+    assert {"classification", "statistics", "model_repository", "sequence"} <= extensions
+    assert not {name for name in extensions if "shared_memory" in name or name in {"trace", "logging"}}
