@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.camera_tools import FOLDER, write_video
+from tests.simulators.camera_tools import FOLDER, rtsp_rs_camera, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.serving.test_streams import write_models
 from tests.system.serving.test_tasks import write_detector
-from tests.system.workshop.test_infer_video import camera as rtsp_camera
 
 WAIT_S = 60.0
 
@@ -134,7 +133,7 @@ def test_a_killed_process_is_started_again_and_dies_with_the_daemon(gateway, tmp
 
 
 def test_a_camera_over_rtsp_is_answered_counted_and_ends_with_the_daemon(gateway):
-    with rtsp_camera() as url:
+    with rtsp_rs_camera() as url:
         daemon = gateway(camera("yard", url, "per_s = 10.0"))
         status = wait_for(daemon, "yard", answered(10))
         assert (status["state"], status["codec"]) == ("streaming", "h264")
