@@ -67,7 +67,7 @@ def make_detector() -> None:
 def make_video() -> None:
     """Write a video in which a bright square moves from left to right."""
     with av.open("door.mp4", "w") as video:
-        stream = video.add_stream("libx264", rate=15)
+        stream = video.add_stream("libx264", rate=5)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for number in range(FRAMES):
             pixels = np.full((HEIGHT, WIDTH, 3), 30, np.uint8)

@@ -103,14 +103,28 @@ def pasted(folder: Path) -> str:
 
 @pytest.mark.parametrize("example", ["camera-to-mqtt"], indirect=True)
 @pytest.mark.timeout(300)
-def test_boxes_of_a_camera_follow_what_moves(example: Path) -> None:
-    messages = [json.loads(line) for line in pasted(example).splitlines() if line.startswith('{"frame"')]
-    assert len(messages) == 3
-    for message in messages:
-        (found,) = message["result"]["detections"]
-        left = 16 + 4 * message["frame"]
-        assert found["label"] == "object"
-        assert found["box"] == pytest.approx([left, 96, left + 48, 144], abs=2)
+def test_boxes_of_a_camera_follow_what_moves_and_are_counted(example: Path) -> None:
+    """The square has one number in each turn of the video, and crosses the middle once in each."""
+    said = pasted(example)
+    results = [json.loads(line) for line in (example / "results.jsonl").read_text().splitlines()]
+    assert len(results) == 40
+    lefts = dict[int, list[float]]()
+    for result in results:
+        assert result["to_the_left"] == 0
+        for one in result["objects"]:
+            left, top, right, bottom = one["box"]
+            assert (one["label"], right - left) == ("object", pytest.approx(48, abs=3))
+            assert (top, bottom) == (pytest.approx(96, abs=2), pytest.approx(144, abs=2))
+            lefts.setdefault(one["number"], []).append(left)
+    assert all(places == sorted(places) for places in lefts.values())
+    totals = [result["to_the_right"] for result in results]
+    assert totals == sorted(totals)
+    assert 1 <= totals[-1] <= len(lefts)
+    with Image.open(example / "door.jpg") as picture:
+        assert picture.size == (320, 240)
+    assert "edge/bench/cameras/door/status online" in said
+    assert "│ streaming │" in said
+    assert (example / "decisions.txt").read_text() == "alarm\nfine\n"
 
 
 @pytest.mark.parametrize("example", ["sensor-window"], indirect=True)
