@@ -55,6 +55,37 @@ edge-gateway doctor > runtimes.after
 shows MainPID > pid.after
 size onnx+openvino+agent
 
+# A camera of the confined service: a film stands for it.
+install install edge-gateway-camera > dpkg.camera
+/usr/lib/edge-gateway/bin/python3 - <<'PYTHON'
+import av
+import numpy as np
+
+with av.open("/var/lib/edge-gateway/film.mp4", "w") as film:
+    stream = film.add_stream("mpeg4", rate=10)
+    stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+    for step in range(50):
+        pixels = np.full((240, 320, 3), 5 * step, np.uint8)
+        film.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+    film.mux(stream.encode())
+PYTHON
+cat > /etc/edge-gateway/conf.d/60-door.toml <<'TOML'
+[[camera]]
+name = "door"
+url = "/var/lib/edge-gateway/film.mp4"
+model = "meter-reader"
+TOML
+systemctl restart $unit
+ready
+for _ in $(seq 150); do
+    edge-gateway cameras --json | grep -q '"answered": [1-9]' && break
+    sleep 0.2
+done
+edge-gateway cameras --json > cameras
+edge-gateway cameras check --json > cameras.check || echo "exit code $?" >> cameras.check
+rm /etc/edge-gateway/conf.d/60-door.toml
+systemctl reload $unit
+
 # A maker's build of a runtime, in a folder that is read first (packaging/README.md, "Jetson").
 mkdir /build
 cp -r /usr/lib/edge-gateway/lib/python3*/site-packages/onnxruntime /build
@@ -123,7 +154,7 @@ ImageFont.load_default(20).getbbox("door")
 PYTHON
 for program in edge-gateway edge-agent edge-software; do $program --help || echo "$program failed"; done > help 2>&1
 edge-gateway setup --yes > setup.last || touch setup.failed
-install purge edge-agent edge-gateway-openvino edge-gateway > dpkg.purge
+install purge edge-agent edge-gateway-camera edge-gateway-openvino edge-gateway > dpkg.purge
 everything > /everything.after
 comm -13 /everything.before /everything.after > left
 getent passwd > users

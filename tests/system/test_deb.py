@@ -18,7 +18,7 @@ from tests.system.installation import REPOSITORY, run
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 OLD, NEW = "0.2.0", "0.2.1"
-WANTED = "edge-gateway edge-gateway-openvino edge-agent"
+WANTED = "edge-gateway edge-gateway-openvino edge-gateway-camera edge-agent"
 REPOSITORIES = {"old": (OLD, "one"), "both": (NEW, "one", "two"), "rotated": (NEW, "two"), "stranger": (NEW, "three")}
 """Repositories: version and keys that sign it."""
 
@@ -66,6 +66,13 @@ def test_a_runtime_that_is_added_is_used_without_a_command(seen: dict[str, str])
     assert "· runtime openvino" in seen["runtimes.before"]
     assert "✓ runtime openvino" in seen["runtimes.after"]
     assert seen["pid.before"] != seen["pid.after"], "the service was not restarted"
+
+
+def test_a_camera_of_the_confined_service_is_read(seen: dict[str, str]) -> None:
+    (camera,) = json.loads(seen["cameras"])["cameras"]
+    assert (camera["name"], camera["state"], camera["codec"]) == ("door", "streaming", "mpeg4"), camera
+    assert camera["counts"]["answered"] > 0
+    assert "exit code" not in seen["cameras.check"], seen["cameras.check"]
 
 
 def test_tokens_are_changed_by_a_reload(seen: dict[str, str]) -> None:
