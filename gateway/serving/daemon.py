@@ -314,7 +314,7 @@ class Daemon:
         if self._cameras is None and (settings or self._snapshots.has_any):
             from gateway.serving.frontends.cameras.cameras import Cameras
 
-            listeners: list[Any] = [each for each in (self._mqtt,) if hasattr(each, "answered")]
+            listeners = [] if self._mqtt is None else [self._mqtt]
             self._cameras = Cameras(self._engine, listeners, snapshots=self._snapshots)
         if self._cameras is not None:
             self._cameras.follow(settings)

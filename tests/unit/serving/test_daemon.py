@@ -134,6 +134,7 @@ async def test_the_folder_that_serves_is_watched_after_a_refused_reload_too(daem
     old, new = tmp_path / "old", tmp_path / "new"
     daemon._config, wanted = (replace(Config(), models=ModelsSettings(dir=str(each))) for each in (old, new))
     daemon._watch, daemon._fleet = SimpleNamespace(follow=follow), SimpleNamespace(synchronise=synchronise)
+    daemon._snapshots = SimpleNamespace(has_any=False)
     with pytest.raises(ConfigurationError, match="does not exist"):
         await daemon._synchronise(wanted)
     assert followed == [[old, new]]
