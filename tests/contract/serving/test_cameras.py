@@ -21,13 +21,16 @@ from PIL import Image
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.retry import SECOND_NS
 from gateway.common.domain.statistics import Placement
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.common.timeouts import timeout
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.frontends.cameras import process as camera_process
 from gateway.serving.frontends.cameras.cameras import Cameras
+from gateway.serving.frontends.cameras.feed import CameraFeed
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, SnapshotSettings
+from gateway.serving.frontends.cameras.snapshots import Snapshots
 from tests.simulators.camera_tools import FOLDER, write_video
 
 WAIT_S = 60.0
@@ -507,3 +510,22 @@ async def test_sealed_memory_of_the_right_size_is_a_frame(tmp_path, monkeypatch)
         await until(cameras, lambda _: len(engine.answers) >= 100)
         assert cameras.statuses()[0]["restarts"] == 0
     assert not engine.answers[0].tensor.array.any()
+
+
+@pytest.mark.asyncio
+async def test_frames_that_come_in_one_go_after_a_delay_are_no_flood(tmp_path, monkeypatch):
+    script = tmp_path / "late.py"
+    script.write_text(HOSTILE + "report(**opened)\nfor _ in range(20): frame([memory(12)])\ntime.sleep(60)\n")
+    monkeypatch.setattr(camera_process, "COMMAND", (sys.executable, str(script)))
+    engine = Answers(PIXELS)
+    async with reading(engine, camera("/none.mp4", per_s=1.0)) as cameras:
+        status = await until(cameras, lambda status: len(engine.answers) >= 20 or status["state"] == "lost")
+    assert status["state"] == "streaming", status["reason"]
+
+
+@pytest.mark.parametrize("per_s", [0.5, 5.0, 50.0])
+def test_a_picture_of_every_frame_is_within_the_budget_for_ever(per_s):
+    _, answers = CameraFeed(camera("/v.mp4", per_s=per_s), Answers(), [], QUICK, Snapshots(None))._budgets()
+    times_ns = [int(number / per_s * SECOND_NS) for number in range(3_000)]
+    assert not any(answers.take("", at_ns) for at_ns in times_ns for _ in ("frame", "picture"))
+    assert any(answers.take("", times_ns[-1]) for _ in range(int(20 * per_s) + 20)), "a flood has an end"

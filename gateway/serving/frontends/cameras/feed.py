@@ -205,8 +205,7 @@ class CameraFeed:
                 log.error("the process %s of camera %s cannot be killed", process.pid, self.settings.name)
 
     async def _serve(self, process: CameraProcess) -> str:
-        unasked, per_s = self._limits.unasked, self.settings.per_s
-        budgets = TokenBuckets(unasked, 3 * unasked, 1), TokenBuckets(1.5 * per_s + 1, per_s + 10, 1)
+        budgets = self._budgets()
         while True:
             try:
                 async with timeout(self._limits.silent_s):
@@ -223,6 +222,15 @@ class CameraFeed:
                 return f"its process hangs: it reported nothing for {self._limits.silent_s:g} s"
             except CameraProtocolError as error:
                 return f"its process sent a wrong message: {error}"
+
+    def _budgets(self) -> tuple[TokenBuckets, TokenBuckets]:
+        """Return the budgets of messages that no order asked for, and of answers.
+
+        Each frame may have a picture, and a process that was held up reads the frames of a file in one go.
+        """
+        unasked, per_s = self._limits.unasked, self.settings.per_s
+        answers = TokenBuckets(2 * per_s + 1, per_s * self._limits.silent_s + 10, 1)
+        return TokenBuckets(unasked, 3 * unasked, 1), answers
 
     def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets, asked: TokenBuckets) -> None:
         """Take a message; one that answers an order counts as `asked`. Raises CameraProtocolError."""
