@@ -371,15 +371,33 @@ async def test_a_wrong_password_is_told_and_nobody_reads_the_right_one(tmp_path,
         async with reading(engine, camera(url, credential=str(secret))) as cameras:
             status = await until(cameras, lambda status: status["state"] == "lost")
             assert "401" in status["reason"]
-            secret.write_text("admin:s3cret/p@ss\n")
-            cameras.follow([])
-            cameras.follow([camera(url, credential=str(secret))])
+            assert "(EG-705)" in status["reason"]
+            secret.write_text("admin:s3cret/p@ss\n")  # read before the next attempt, without a reload
             await until(cameras, lambda status: status["counts"]["answered"])
             process = Path(f"/proc/{pid_of(cameras)}")
             for seen in (process / "cmdline", process / "environ"):
                 assert b"s3cret" not in seen.read_bytes()
             assert "s3cret" not in json.dumps(cameras.statuses())
     assert "p@ss" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_reload_takes_another_password_and_keeps_the_one_that_works(tmp_path):
+    engine, secret = Answers(), tmp_path / "door"
+    secret.write_text("admin:one\n")
+    with web_camera(jpeg(64, 32)) as url:
+        settings = camera(url, credential=str(secret))
+        async with reading(engine, settings) as cameras:
+            await until(cameras, lambda status: status["counts"]["answered"])
+            pid = pid_of(cameras)
+            for content in ("admin:one\n", "no password\n"):
+                secret.write_text(content)
+                cameras.follow([settings])
+                assert pid_of(cameras) == pid
+            secret.write_text("admin:two\n")
+            cameras.follow([settings])
+            await until(cameras, lambda status: status["counts"]["answered"])
+            assert pid_of(cameras) != pid
 
 
 @pytest.mark.asyncio

@@ -75,6 +75,8 @@ class CameraFeed:
         self._feed = FeedSettings()
         self._task: asyncio.Task[None] | None = None
         self._process: CameraProcess | None = None
+        self._url = ""
+        """URL that the last process was given; "": none was started yet."""
         self._asking: asyncio.Task[None] | None = None
         self._state, self._since_s, self._reason = CONNECTING, time.time(), ""
         self._logged = ("", "")
@@ -98,6 +100,14 @@ class CameraFeed:
     def is_streaming(self) -> bool:
         """Return True while frames arrive."""
         return self._state in STREAMS
+
+    @property
+    def is_current(self) -> bool:
+        """Return False if the password in the file is another one than that of the process."""
+        try:
+            return not self._url or self._url == process_setup(self.settings, self._limits)["url"]
+        except (OSError, ConfigurationError):  # what the process has may be right
+            return True
 
     def start(self, delay_s: float = 0.0, after: Collection[asyncio.Task[None]] = ()) -> None:
         """Start the process after a delay and the end of tasks, such as of another process with the same camera."""
@@ -191,7 +201,9 @@ class CameraFeed:
 
     async def _live(self) -> str:
         """Serve one process. Return why it ended."""
-        self._process = process = CameraProcess(process_setup(self.settings, self._limits))
+        setup = process_setup(self.settings, self._limits)
+        self._process, self._url = CameraProcess(setup), setup["url"]
+        process = self._process
         try:
             return await self._serve(process)
         finally:

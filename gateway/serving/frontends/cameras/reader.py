@@ -27,6 +27,10 @@ class DecodedFrame:
     decode_s: float
 
 
+class RefusedError(UnreachableError):
+    """Refusal of the user or the password by a camera. Some lock a user after a few of them."""
+
+
 class SourceReader:
     """Reader of one source. `broken`: packets that could not be decoded. `pause` waits for a number of seconds.
 
@@ -45,7 +49,10 @@ class SourceReader:
         self._count, self._broken_in_row, self._lost = 0, 0, 0
 
     def open(self) -> InputContainer:
-        """Open the source. Raises ConfigurationError for a file without video, UnreachableError for a camera."""
+        """Open the source. Raises ConfigurationError for a file without video, UnreachableError for a camera.
+
+        Raises RefusedError where a camera refuses user or password.
+        """
         import av
 
         try:
@@ -53,6 +60,9 @@ class SourceReader:
         except av.ArgumentError:  # what FFmpeg says of a demuxer that is not allowed
             allowed = self._source.options.get("format_whitelist", self._source.format).replace(",", ", ")
             reason = f"it is no video of an allowed format ({allowed})"
+        except (av.HTTPUnauthorizedError, av.HTTPForbiddenError) as error:  # FFmpeg's for RTSP, too
+            remedy = "write another user or password, before the camera locks the user (EG-705)"
+            raise RefusedError(f"cannot be read: {reason_of(error)}; {remedy}", file=str(self._source)) from None
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = reason_of(error)
         if self._source.live:
