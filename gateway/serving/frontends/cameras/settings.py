@@ -18,6 +18,7 @@ RATE_LIMIT = 1_000.0
 MASKS_LIMIT = 32
 """Most masks of one camera."""
 CORNERS_LIMIT = 64
+Corner = tuple[float, float]
 """Most corners of one mask."""
 
 
@@ -86,6 +87,7 @@ class CameraSettings:
             ("credential", bool(self.credential) and self.has_secret, "empty, or the url without user and password"),
             ("per_s", not 0.01 <= self.per_s <= RATE_LIMIT, f"0.01 to {RATE_LIMIT:g} frames a second"),
             ("masks", not _are_polygons(self.masks), MASKS_RULE),
+            ("masks", any(map(_crosses_itself, self.masks)), CROSSING_RULE),
         ):
             if wrong:
                 problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
@@ -143,6 +145,11 @@ MASKS_RULE = (
     f"at most {MASKS_LIMIT} polygons, each an array of 3 to {CORNERS_LIMIT} pairs x, y in shares of the picture, 0 to 1"
 )
 
+CROSSING_RULE = (
+    "polygons whose edges neither cross nor touch, for parts would stay visible: write the corners of each in their "
+    "order around it, and two areas as two polygons"
+)
+
 
 def is_file(url: str) -> bool:
     """Return True if a camera is a file: an absolute path that is no device."""
@@ -169,6 +176,30 @@ def _are_polygons(masks: tuple[tuple[float, ...], ...]) -> bool:
         and all(math.isfinite(each) and 0.0 <= each <= 1.0 for each in mask)
         for mask in masks
     )
+
+
+def _crosses_itself(mask: tuple[float, ...]) -> bool:
+    """Return True if edges of a polygon that are no neighbours cross or touch."""
+    corners = list(zip(mask[::2], mask[1::2], strict=False))
+    corners = [corner for before, corner in zip(corners[-1:] + corners, corners, strict=False) if corner != before]
+    edges = list(zip(corners, corners[1:] + corners[:1], strict=True))
+    return any(
+        _meet(*edges[first], *edges[second])
+        for second in range(2, len(edges))
+        for first in range(second - 1)
+        if (first, second) != (0, len(edges) - 1)
+    )
+
+
+def _meet(a: Corner, b: Corner, c: Corner, d: Corner) -> bool:
+    """Return True if the edges a b and c d cross or touch."""
+    boxes = all(min(a[i], b[i]) <= max(c[i], d[i]) and min(c[i], d[i]) <= max(a[i], b[i]) for i in (0, 1))
+    return boxes and _side(a, b, c) * _side(a, b, d) <= 0.0 and _side(c, d, a) * _side(c, d, b) <= 0.0
+
+
+def _side(a: Corner, b: Corner, point: Corner) -> float:
+    """Return on which side of the line a b a point lies, by its sign; 0: on it."""
+    return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
 
 
 @dataclass(frozen=True, slots=True)

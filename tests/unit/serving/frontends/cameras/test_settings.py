@@ -43,6 +43,10 @@ def test_a_camera_has_defaults_and_tables():
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, 1.1]]", "0 to 1"),
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, inf]]", "finite"),
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, true]]", "arrays of numbers"),
+        ("masks = [[0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.1, 0.9]]", "neither cross nor touch"),  # a bow-tie
+        ("masks = [[0.5, 0.0, 0.8, 0.9, 0.0, 0.3, 1.0, 0.3, 0.2, 0.9]]", "neither cross nor touch"),  # a pentagram
+        ("masks = [[0.1, 0.1, 0.9, 0.1, 0.5, 0.9, 0.1, 0.1, 0.9, 0.1, 0.5, 0.9]]", "cross nor touch"),  # traced twice
+        ("masks = [[0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.5, 0.0, 0.0, 1.0]]", "cross nor touch"),  # a corner on an edge
         ("masks = [['a']]", "arrays of numbers"),
         ('credential = "/x"\nurl = "/dev/video0"', "only rtsp and http have users"),
         ('credential = "/x"\nurl = "rtsp://a:b@host/"', "url without user"),
@@ -59,6 +63,20 @@ def test_what_cannot_work_is_refused_with_table_and_key(change, problem):
     with pytest.raises(ConfigurationError, match=problem) as raised:
         parse_config("\n".join((*kept, change)), "")
     assert raised.value.table.startswith("camera[0]")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        (0.0, 0.0, 1.0, 0.0, 0.5, 1.0, 0.0, 0.0),  # closed by hand
+        (0.1, 0.1, 0.1, 0.1, 0.9, 0.1, 0.5, 0.9),  # a corner twice
+        (0.0, 0.0, 1.0, 0.0, 1.0, 0.2, 0.2, 0.2, 0.2, 1.0, 0.0, 1.0),  # an L
+        (0.5, 0.0, 0.6, 0.4, 1.0, 0.5, 0.6, 0.6, 0.5, 1.0, 0.4, 0.6, 0.0, 0.5, 0.4, 0.4),  # a star
+        (0.5, 0.5, 0.5, 0.5, 0.5, 0.5),
+    ],
+)
+def test_masks_that_do_not_cross_themselves_are_taken(mask):
+    assert CameraSettings("door", "/v.mp4", "m", masks=(mask,)).masks == (mask,)
 
 
 @pytest.mark.parametrize("name", ["two", "many"])
