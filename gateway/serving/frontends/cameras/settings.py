@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.redaction import without_secrets
-from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source, without_secret
+from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source
 
 MAX_CAMERAS = 64
 CAMERA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -77,14 +76,11 @@ class CameraSettings:
         except ConfigurationError as error:
             raise ConfigurationError(error.problem, table=self.table, key="url") from None
         has_user = source.address.startswith(AUTHENTICATED)
+        named = "@" in urlsplit(source.address).netloc
         for key, wrong, rule in (
             ("model", not self.model, "the name of a model or pipeline"),
-            (
-                "credential",
-                bool(self.credential) and not has_user,
-                "empty: only rtsp and http have users",
-            ),
-            ("credential", bool(self.credential) and self.has_secret, "empty, or the url without user and password"),
+            ("credential", bool(self.credential) and not has_user, "empty: only rtsp and http have users"),
+            ("credential", bool(self.credential) and named, "empty, or the url without user and password"),
             ("per_s", not 0.01 <= self.per_s <= RATE_LIMIT, f"0.01 to {RATE_LIMIT:g} frames a second"),
             ("masks", not _are_polygons(self.masks), MASKS_RULE),
             ("masks", any(map(_crosses_itself, self.masks)), CROSSING_RULE),
@@ -107,14 +103,13 @@ class CameraSettings:
 
     @property
     def shown_url(self) -> str:
-        """Return the URL without user, password, and parameters that are named as secrets."""
-        return without_secrets(without_secret(self.url))
+        """Return the URL without user and password, wherever they are in it."""
+        return str(self.source)
 
     @property
     def has_secret(self) -> bool:
-        """Return True if the URL has a user or a password in it."""
-        parts = urlsplit("" if is_file(self.url) else self.url)
-        return bool(parts.username or parts.password)
+        """Return True if the URL has a user or a password in it, also as a parameter or a part of its path."""
+        return self.source.live and self.shown_url != self.url
 
 
 @dataclass(frozen=True, slots=True)

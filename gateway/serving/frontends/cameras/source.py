@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.redaction import IN_PATH, without_secrets
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "udp", "tcp")
 DEVICES = "/dev/"
@@ -27,6 +28,7 @@ RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
 _ADDRESS = re.compile(r"(?<=://)[^\s]*@")
 _SECRET = re.compile(r"(?<=://)[^/\s]*@")
+_PATH = re.compile(r"(?<=://)([^/\s]*)(/\S*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class VideoSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return the address without user name and password."""
-        return without_secret(self.address)
+        """Return the address without what is secret in it."""
+        return without_secrets(without_secret(self.address)) if self.live else self.address
 
 
 def file_source(name: str) -> VideoSource:
@@ -68,5 +70,5 @@ def camera_source(text: str, file: str = "a file is named with --video") -> Vide
 
 
 def without_secret(text: str) -> str:
-    """Return text with user name and password of URLs left out."""
-    return _SECRET.sub("", text)
+    """Return text with user name and password of URLs left out, also where they are a part of the path."""
+    return _PATH.sub(lambda found: found[1] + IN_PATH.sub("…", found[2]), _SECRET.sub("", text))

@@ -112,3 +112,35 @@ def test_the_configuration_in_force_shows_cameras_without_secrets():
     assert "s3cret" not in camera.shown_url
     assert camera.shown_url.startswith("rtsp://10.0.0.7/h264?user=admin")
     assert "camera" not in effective(parse_config("", ""))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsp://10.0.0.7/user=admin&password=s3cret&channel=1",
+        "rtsp://10.0.0.7/user=admin_password=s3cret_channel=1_stream=0.sdp",
+        "http://10.0.0.7/videostream.cgi?loginuse=admin&loginpas=s3cret",
+        "http://10.0.0.7/videostream.cgi?usr=admin&psw=s3cret",
+        "rtsp://10.0.0.7:554/admin:s3cret/ch1",
+    ],
+)
+def test_a_password_in_path_or_query_is_a_secret(tmp_path, url):
+    file = tmp_path / "edge-gateway.toml"
+    text = DOOR.replace("rtsp://10.0.0.7/h264", url)
+    file.write_text(text)
+    file.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="has a password") as raised:
+        parse_config(text, str(file))
+    assert "s3cret" not in str(raised.value) + raised.value.excerpt
+    file.chmod(0o640)
+    (camera,) = parse_config(text, str(file)).camera
+    assert camera.has_secret
+    assert "s3cret" not in camera.shown_url + str(camera.source)
+    assert "s3cret" not in CameraSettings("door", "http://10.0.0.7/admin:s3cret", "m").shown_url
+
+
+@pytest.mark.parametrize("url", ["rtsp://10.0.0.7:554/h264?channel=1", "/dev/video0", "http://h/a/2027-01-01T00:00:00"])
+def test_a_url_without_a_password_has_no_secret(url):
+    camera = CameraSettings("door", url, "street")
+    assert not camera.has_secret
+    assert camera.shown_url == url
