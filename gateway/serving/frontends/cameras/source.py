@@ -21,9 +21,11 @@ VIDEO_FORMATS = (
 FILE_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(VIDEO_FORMATS)}
 CAMERA_OPTIONS = {
     "protocol_whitelist": "rtp,srtp,udp,tcp,tls,http,https,httpproxy",
-    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp", "hls")),
+    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp")),
 }
-"""FFmpeg's options for cameras: a playlist of a web server (HLS) names no file of this machine."""
+"""FFmpeg's options for cameras."""
+PLAYLIST_OPTIONS = {**CAMERA_OPTIONS, "format_whitelist": f"{CAMERA_OPTIONS['format_whitelist']},hls"}
+"""FFmpeg's options for playlists (HLS). They name no file of this machine, but any address of the network."""
 RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
 _ADDRESS = re.compile(r"(?<=://)[^\s]*@")
@@ -66,7 +68,9 @@ def camera_source(text: str, file: str = "a file is named with --video") -> Vide
             f"or a device such as /dev/video0; {file}",
             key="--camera",
         )
-    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else CAMERA_OPTIONS)
+    is_playlist = parts.path.lower().endswith(".m3u8")
+    other = PLAYLIST_OPTIONS if is_playlist else CAMERA_OPTIONS
+    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else other)
 
 
 def without_secret(text: str) -> str:
