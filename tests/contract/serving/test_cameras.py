@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socketserver
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -31,6 +32,7 @@ from gateway.serving.frontends.cameras.cameras import Cameras
 from gateway.serving.frontends.cameras.feed import CameraFeed
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, SnapshotSettings
 from gateway.serving.frontends.cameras.snapshots import Snapshots
+from tests.simulators.authority import Authority
 from tests.simulators.camera_tools import FOLDER, write_video
 
 WAIT_S = 60.0
@@ -118,8 +120,25 @@ def jpeg(width: int, height: int, level: int = 128) -> bytes:
     return content.getvalue()
 
 
+class WebServer(socketserver.ThreadingTCPServer):
+    """Server with a thread for each connection, with TLS if it has a context for it."""
+
+    daemon_threads, tls = True, None
+
+    def get_request(self):
+        peer, address = super().get_request()
+        if self.tls is not None:
+            peer = self.tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        return peer, address
+
+    def handle_error(self, *_) -> None:
+        """Leave out the reports of handshakes that a client ends."""
+
+
 @contextmanager
-def web_camera(*frames: bytes, user: str = "", then: str = "repeat", pause_s: float = 0.02) -> Iterator[str]:
+def web_camera(
+    *frames: bytes, user: str = "", then: str = "repeat", pause_s: float = 0.02, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Lend the address of a camera of MJPEG over HTTP. `then`: after its frames it repeats them, freezes or ends."""
     ended = threading.Event()
 
@@ -146,10 +165,8 @@ def web_camera(*frames: bytes, user: str = "", then: str = "repeat", pause_s: fl
             except OSError:
                 return
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with WebServer(("127.0.0.1", 0), Handler) as server:
+        server.tls = tls
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -401,6 +418,21 @@ async def test_a_reload_takes_another_password_and_keeps_the_one_that_works(tmp_
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("ca", ["", "own", "other", "none"])
+async def test_a_certificate_is_verified_where_the_setting_names_one(tmp_path, ca):
+    tls, file = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tmp_path / ca / "ca.pem"
+    own = Authority().write(tmp_path / "own")
+    Authority().write(tmp_path / "other")
+    tls.load_cert_chain(own / "cert.pem", own / "key.pem")
+    with web_camera(jpeg(64, 32), tls=tls) as url:
+        settings = camera(url.replace("http://127.0.0.1", "https://localhost"), ca=ca and str(file))
+        async with reading(Answers(), settings) as cameras:
+            status = await until(cameras, lambda status: status["state"] == "lost" or status["counts"]["answered"])
+    assert (status["state"] == "lost") == (ca in {"other", "none"})
+    assert not status["reason"] or f"{file} can be read and has the camera's certificate (EG-704)" in status["reason"]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("content", [b"", b"no video", b"GIF89a"])
 async def test_what_is_no_video_is_told_with_a_remedy(tmp_path, content):
     file = tmp_path / "v.mp4"
@@ -508,7 +540,7 @@ async def test_a_process_that_says_what_ours_never_says_is_ended(tmp_path, monke
     monkeypatch.setattr(camera_process, "COMMAND", (sys.executable, str(script)))
     engine, limits = Answers(PIXELS), ChildLimits(pause_s=0.05, pause_limit_s=0.1)
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    async with reading(engine, camera("/none.mp4"), limits=limits) as cameras:
+    async with reading(engine, camera("/none.mp4", per_s=5.0), limits=limits) as cameras:
         status = await until(cameras, lambda status: status["state"] == "lost")
         assert "wrong message" in status["reason"]
         await until(cameras, lambda status: status["restarts"] >= 2)

@@ -30,7 +30,7 @@ from gateway.serving.frontends.cameras.frames import masked, picture, prepare
 from gateway.serving.frontends.cameras.newest import NewestSlot
 from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S
 from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, CameraReport, plain_reason
-from gateway.serving.frontends.cameras.reader import DecodedFrame, RefusedError, SourceReader, reason_of
+from gateway.serving.frontends.cameras.reader import DecodedFrame, LoginRefusedError, SourceReader, reason_of
 from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
 from gateway.serving.frontends.cameras.settings import ChildLimits, FeedSettings, is_file
 from gateway.serving.frontends.cameras.source import camera_source, file_source
@@ -53,6 +53,8 @@ class CameraChild:
         self._feed = FeedSettings(open_s=self._limits.open_s, read_s=self._limits.read_s)
         self._is_file, self._masks = is_file(setup["url"]), setup["masks"]
         source = file_source(setup["url"]) if self._is_file else camera_source(setup["url"])
+        if setup["ca"]:
+            source = replace(source, options={**source.options, "tls_verify": "1", "ca_file": setup["ca"]})
         self._reader = SourceReader(source, self._feed, lambda _: None)
         self._came = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._slot = _AnnouncedSlot(self._came)
@@ -150,7 +152,7 @@ class CameraChild:
     def _frames(self) -> Iterator[DecodedFrame]:
         """Yield the frames of the source, for ever: a camera that is lost is connected again, a file is repeated.
 
-        Raises RefusedError: the process ends, and the next one has what the file of the password holds then.
+        Raises LoginRefusedError: the process ends, and the next one has what the file of the password holds then.
         """
         import av
 
@@ -169,7 +171,7 @@ class CameraChild:
                         yield replace(frame, timestamp_s=at_s)
                 finally:
                     container.close()
-            except RefusedError:
+            except LoginRefusedError:
                 raise
             except (ConfigurationError, av.FFmpegError, OSError, ValueError) as error:
                 kind, reason = _kind_of(error), getattr(error, "problem", "") or reason_of(error)

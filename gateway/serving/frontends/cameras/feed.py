@@ -432,7 +432,8 @@ def process_setup(settings: CameraSettings, limits: ChildLimits) -> dict[str, An
         parts = urlsplit(url)
         netloc = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
         url = urlunsplit(parts._replace(netloc=netloc))
-    return {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
+    setup = {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
+    return {**setup, "ca": settings.ca and os.path.abspath(settings.ca)}  # noqa: PTH100  the process has another folder
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

@@ -27,7 +27,7 @@ class DecodedFrame:
     decode_s: float
 
 
-class RefusedError(UnreachableError):
+class LoginRefusedError(UnreachableError):
     """Refusal of the user or the password by a camera. Some lock a user after a few of them."""
 
 
@@ -51,7 +51,7 @@ class SourceReader:
     def open(self) -> InputContainer:
         """Open the source. Raises ConfigurationError for a file without video, UnreachableError for a camera.
 
-        Raises RefusedError where a camera refuses user or password.
+        Raises LoginRefusedError where a camera refuses user or password.
         """
         import av
 
@@ -62,11 +62,13 @@ class SourceReader:
             reason = f"it is no video of an allowed format ({allowed})"
         except (av.HTTPUnauthorizedError, av.HTTPForbiddenError) as error:  # FFmpeg's for RTSP, too
             remedy = "write another user or password, before the camera locks the user (EG-705)"
-            raise RefusedError(f"cannot be read: {reason_of(error)}; {remedy}", file=str(self._source)) from None
+            raise LoginRefusedError(f"cannot be read: {reason_of(error)}; {remedy}", file=str(self._source)) from None
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = reason_of(error)
         if self._source.live:
             remedy = "check the address, and that no other program uses the camera (EG-704)"
+            if file := self._source.options.get("ca_file"):
+                remedy = f"check the address, and that {file} can be read and has the camera's certificate (EG-704)"
             raise UnreachableError(f"cannot be read: {reason}; {remedy}", file=str(self._source))
         remedy = "give a file that holds the video itself, such as MP4, Matroska, AVI, MPEG-TS or OGG"
         raise ConfigurationError(f"cannot be read as a video: {reason}; {remedy}", file=str(self._source))

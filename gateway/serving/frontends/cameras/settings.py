@@ -59,6 +59,8 @@ class CameraSettings:
     """The model's version; empty: the one that is served."""
     credential: str = ""
     """File whose first line is USER:PASSWORD, or `credential:NAME` (files/credentials.py); empty: none."""
+    ca: str = ""
+    """File of certificates (PEM) that the camera's must be one of, or be signed by; empty: it is not verified."""
     per_s: float = 5.0
     """Most frames a second that the model is asked for."""
     masks: tuple[tuple[float, ...], ...] = ()
@@ -81,6 +83,7 @@ class CameraSettings:
             ("model", not self.model, "the name of a model or pipeline"),
             ("credential", bool(self.credential) and not has_user, "empty: only rtsp and http have users"),
             ("credential", bool(self.credential) and named, "empty, or the url without user and password"),
+            ("ca", bool(self.ca) and not source.address.startswith(ENCRYPTED), "empty: only rtsps and https have it"),
             ("per_s", not 0.01 <= self.per_s <= RATE_LIMIT, f"0.01 to {RATE_LIMIT:g} frames a second"),
             ("masks", not _are_polygons(self.masks), MASKS_RULE),
             ("masks", any(map(_crosses_itself, self.masks)), CROSSING_RULE),
@@ -136,6 +139,8 @@ class ChildLimits:
 
 AUTHENTICATED = ("rtsp", "http")
 """Beginnings of URLs with a user name and a password."""
+ENCRYPTED = ("rtsps:", "https:")
+"""Beginnings of URLs whose peer has a certificate."""
 MASKS_RULE = (
     f"at most {MASKS_LIMIT} polygons, each an array of 3 to {CORNERS_LIMIT} pairs x, y in shares of the picture, 0 to 1"
 )

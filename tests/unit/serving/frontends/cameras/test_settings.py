@@ -50,6 +50,7 @@ def test_a_camera_has_defaults_and_tables():
         ("masks = [['a']]", "arrays of numbers"),
         ('credential = "/x"\nurl = "/dev/video0"', "only rtsp and http have users"),
         ('credential = "/x"\nurl = "rtsp://a:b@host/"', "url without user"),
+        ('ca = "/c.pem"', "only rtsps and https"),
         ("frames = 3", "unknown key"),
         ("snapshot = {min_score = 1.5}", "0 to 1"),
         ("snapshot = {every_s = 0}", "0.1 to 86400"),
