@@ -14,7 +14,8 @@ _BEHEADED = re.compile(r"\A(?:(?!-----BEGIN ).)*?-----END [^-]{1,60}-----", re.D
 """End of a PEM block whose beginning was cut off with earlier lines."""
 _BLOCK = re.compile(r"-----BEGIN [^-]{1,60}-----.*?(?:-----END [^-]{1,60}-----|\Z)", re.DOTALL)
 _NAME = r"""(?: token | passw(?:or)?[dt] | passphrase | passcode | kennwort | secret | credential | signature
-    | (?:api|access|private)[-_]?key | (?<![a-z])(?:pass|pwd) ) (?: s | [-_][\w-]{1,40} )?"""
+    | (?:api|access|private)[-_]?key | (?<![a-z])(?:pass|pwd|psw)
+    | login[-_]?pas ) (?: s | [-_][\w-]{1,40} )?"""
 _KEY = re.compile(rf"(?ix) {_NAME} $")
 SECRET_SETTING = re.compile(rf"""(?ix) {_NAME} ["']? [ \t]* [:=]""")
 """Name and sign of a setting that has a secret, or the file of one, as its value."""
@@ -28,6 +29,9 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USER = re.compile(r"(?<=://)[^/\s]+@")
 _ADDRESS = re.compile(r"""(?<=://)[^\s'"]+""")
 """Rest of a URL: a password may contain "/" and "@", so that all before the last "@" is withheld."""
+IN_PATH = re.compile(r"""(?<=/)[A-Za-z][\w.-]*:[^/?&\s'"]+""")
+"""Name and password as a part of a URL's path, as some cameras take them. Paths of registries have `name:tag`."""
+_CAMERA = re.compile(r"""(?i)(\brtsps?://[^/\s'"]+)(/[^\s'"]+)""")
 _KNOWN = re.compile(r"\bef[a-z]_[A-Za-z0-9_-]{8,}|\beyJ[\w-]{5,500}\.[\w-]{5,}(?:\.[\w-]*)?")
 """Tokens of a fleet, and JSON web tokens."""
 _LONG = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
@@ -43,6 +47,7 @@ def without_secrets(text: str) -> str:
         text = named.sub(rf"\1{WITHHELD}", text)
     text = _BEARER.sub(rf"\1 {WITHHELD}", text)
     text = _ADDRESS.sub(_without_user, _USER.sub(f"{WITHHELD}@", text))
+    text = _CAMERA.sub(lambda found: found[1] + IN_PATH.sub(WITHHELD, found[2]), text)
     text = _KNOWN.sub(WITHHELD, text)
     return _LONG.sub(_without_opaque, text)
 

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socketserver
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -21,13 +22,17 @@ from PIL import Image
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
+from gateway.common.domain.retry import SECOND_NS
 from gateway.common.domain.statistics import Placement
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.common.timeouts import timeout
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.frontends.cameras import process as camera_process
 from gateway.serving.frontends.cameras.cameras import Cameras
+from gateway.serving.frontends.cameras.feed import CameraFeed
 from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, SnapshotSettings
+from gateway.serving.frontends.cameras.snapshots import Snapshots
+from tests.simulators.authority import Authority
 from tests.simulators.camera_tools import FOLDER, write_video
 
 WAIT_S = 60.0
@@ -115,8 +120,25 @@ def jpeg(width: int, height: int, level: int = 128) -> bytes:
     return content.getvalue()
 
 
+class WebServer(socketserver.ThreadingTCPServer):
+    """Server with a thread for each connection, with TLS if it has a context for it."""
+
+    daemon_threads, tls = True, None
+
+    def get_request(self):
+        peer, address = super().get_request()
+        if self.tls is not None:
+            peer = self.tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        return peer, address
+
+    def handle_error(self, *_) -> None:
+        """Leave out the reports of handshakes that a client ends."""
+
+
 @contextmanager
-def web_camera(*frames: bytes, user: str = "", then: str = "repeat", pause_s: float = 0.02) -> Iterator[str]:
+def web_camera(
+    *frames: bytes, user: str = "", then: str = "repeat", pause_s: float = 0.02, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Lend the address of a camera of MJPEG over HTTP. `then`: after its frames it repeats them, freezes or ends."""
     ended = threading.Event()
 
@@ -143,10 +165,8 @@ def web_camera(*frames: bytes, user: str = "", then: str = "repeat", pause_s: fl
             except OSError:
                 return
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with WebServer(("127.0.0.1", 0), Handler) as server:
+        server.tls = tls
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -368,15 +388,48 @@ async def test_a_wrong_password_is_told_and_nobody_reads_the_right_one(tmp_path,
         async with reading(engine, camera(url, credential=str(secret))) as cameras:
             status = await until(cameras, lambda status: status["state"] == "lost")
             assert "401" in status["reason"]
-            secret.write_text("admin:s3cret/p@ss\n")
-            cameras.follow([])
-            cameras.follow([camera(url, credential=str(secret))])
+            assert "(EG-705)" in status["reason"]
+            secret.write_text("admin:s3cret/p@ss\n")  # read before the next attempt, without a reload
             await until(cameras, lambda status: status["counts"]["answered"])
             process = Path(f"/proc/{pid_of(cameras)}")
             for seen in (process / "cmdline", process / "environ"):
                 assert b"s3cret" not in seen.read_bytes()
             assert "s3cret" not in json.dumps(cameras.statuses())
     assert "p@ss" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_reload_takes_another_password_and_keeps_the_one_that_works(tmp_path):
+    engine, secret = Answers(), tmp_path / "door"
+    secret.write_text("admin:one\n")
+    with web_camera(jpeg(64, 32)) as url:
+        settings = camera(url, credential=str(secret))
+        async with reading(engine, settings) as cameras:
+            await until(cameras, lambda status: status["counts"]["answered"])
+            pid = pid_of(cameras)
+            for content in ("admin:one\n", "no password\n"):
+                secret.write_text(content)
+                cameras.follow([settings])
+                assert pid_of(cameras) == pid
+            secret.write_text("admin:two\n")
+            cameras.follow([settings])
+            await until(cameras, lambda status: status["counts"]["answered"])
+            assert pid_of(cameras) != pid
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ca", ["", "own", "other", "none"])
+async def test_a_certificate_is_verified_where_the_setting_names_one(tmp_path, ca):
+    tls, file = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tmp_path / ca / "ca.pem"
+    own = Authority().write(tmp_path / "own")
+    Authority().write(tmp_path / "other")
+    tls.load_cert_chain(own / "cert.pem", own / "key.pem")
+    with web_camera(jpeg(64, 32), tls=tls) as url:
+        settings = camera(url.replace("http://127.0.0.1", "https://localhost"), ca=ca and str(file))
+        async with reading(Answers(), settings) as cameras:
+            status = await until(cameras, lambda status: status["state"] == "lost" or status["counts"]["answered"])
+    assert (status["state"] == "lost") == (ca in {"other", "none"})
+    assert not status["reason"] or f"{file} can be read and has the camera's certificate (EG-704)" in status["reason"]
 
 
 @pytest.mark.asyncio
@@ -487,7 +540,7 @@ async def test_a_process_that_says_what_ours_never_says_is_ended(tmp_path, monke
     monkeypatch.setattr(camera_process, "COMMAND", (sys.executable, str(script)))
     engine, limits = Answers(PIXELS), ChildLimits(pause_s=0.05, pause_limit_s=0.1)
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    async with reading(engine, camera("/none.mp4"), limits=limits) as cameras:
+    async with reading(engine, camera("/none.mp4", per_s=5.0), limits=limits) as cameras:
         status = await until(cameras, lambda status: status["state"] == "lost")
         assert "wrong message" in status["reason"]
         await until(cameras, lambda status: status["restarts"] >= 2)
@@ -507,3 +560,22 @@ async def test_sealed_memory_of_the_right_size_is_a_frame(tmp_path, monkeypatch)
         await until(cameras, lambda _: len(engine.answers) >= 100)
         assert cameras.statuses()[0]["restarts"] == 0
     assert not engine.answers[0].tensor.array.any()
+
+
+@pytest.mark.asyncio
+async def test_frames_that_come_in_one_go_after_a_delay_are_no_flood(tmp_path, monkeypatch):
+    script = tmp_path / "late.py"
+    script.write_text(HOSTILE + "report(**opened)\nfor _ in range(20): frame([memory(12)])\ntime.sleep(60)\n")
+    monkeypatch.setattr(camera_process, "COMMAND", (sys.executable, str(script)))
+    engine = Answers(PIXELS)
+    async with reading(engine, camera("/none.mp4", per_s=1.0)) as cameras:
+        status = await until(cameras, lambda status: len(engine.answers) >= 20 or status["state"] == "lost")
+    assert status["state"] == "streaming", status["reason"]
+
+
+@pytest.mark.parametrize("per_s", [0.5, 5.0, 50.0])
+def test_a_picture_of_every_frame_is_within_the_budget_for_ever(per_s):
+    _, answers = CameraFeed(camera("/v.mp4", per_s=per_s), Answers(), [], QUICK, Snapshots(None))._budgets()
+    times_ns = [int(number / per_s * SECOND_NS) for number in range(3_000)]
+    assert not any(answers.take("", at_ns) for at_ns in times_ns for _ in ("frame", "picture"))
+    assert any(answers.take("", times_ns[-1]) for _ in range(int(20 * per_s) + 20)), "a flood has an end"

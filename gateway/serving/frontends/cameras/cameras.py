@@ -38,11 +38,12 @@ class Cameras:
         self._tidying = asyncio.create_task(self._tidy(), name="pictures of cameras")
 
     def follow(self, settings: Sequence[CameraSettings]) -> None:
-        """Start what is new, start again what has changed, and end what is gone; other cameras go on."""
+        """Start what is new, start again what has changed (passwords, too), and end what is gone; others go on."""
         if settings:  # at the end of the daemon, no camera's pictures get other bounds
             self._snapshots.follow(settings)
         before, feeds = self._feeds, dict[str, CameraFeed]()
-        kept = {each.name for each in settings if each.name in before and before[each.name].settings == each}
+        same = [each for each in settings if each.name in before and before[each.name].settings == each]
+        kept = {each.name for each in same if before[each.name].is_current}
         for name, feed in before.items():
             if name not in kept:
                 self._end(feed)

@@ -30,7 +30,7 @@ from gateway.serving.frontends.cameras.frames import masked, picture, prepare
 from gateway.serving.frontends.cameras.newest import NewestSlot
 from gateway.serving.frontends.cameras.pacing import GAP_LIMIT_S
 from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, SEALS, SIDE_LIMIT, CameraReport, plain_reason
-from gateway.serving.frontends.cameras.reader import DecodedFrame, SourceReader, reason_of
+from gateway.serving.frontends.cameras.reader import DecodedFrame, LoginRefusedError, SourceReader, reason_of
 from gateway.serving.frontends.cameras.reading import ReadingThread, WaitingFrame
 from gateway.serving.frontends.cameras.settings import ChildLimits, FeedSettings, is_file
 from gateway.serving.frontends.cameras.source import camera_source, file_source
@@ -53,6 +53,8 @@ class CameraChild:
         self._feed = FeedSettings(open_s=self._limits.open_s, read_s=self._limits.read_s)
         self._is_file, self._masks = is_file(setup["url"]), setup["masks"]
         source = file_source(setup["url"]) if self._is_file else camera_source(setup["url"])
+        if setup["ca"]:
+            source = replace(source, options={**source.options, "tls_verify": "1", "ca_file": setup["ca"]})
         self._reader = SourceReader(source, self._feed, lambda _: None)
         self._came = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._slot = _AnnouncedSlot(self._came)
@@ -90,7 +92,8 @@ class CameraChild:
                 self._report("alive")
             if not self._thread.is_alive():
                 failure = self._thread.failure
-                self._report("lost", reason=f"{type(failure).__name__}: {reason_of(failure)}" if failure else "")
+                reason = f"{type(failure).__name__}: {reason_of(failure)}" if failure else ""
+                self._report("lost", reason=getattr(failure, "problem", "") or reason)
                 return
             if now_s > self._progress_s + hang_s:
                 self._report("stalled", reason=f"no frame was decoded in {hang_s:g} s")
@@ -147,7 +150,10 @@ class CameraChild:
         return CameraReport(kind, broken=self._reader.broken, **facts).encode()
 
     def _frames(self) -> Iterator[DecodedFrame]:
-        """Yield the frames of the source, for ever: a camera that is lost is connected again, a file is repeated."""
+        """Yield the frames of the source, for ever: a camera that is lost is connected again, a file is repeated.
+
+        Raises LoginRefusedError: the process ends, and the next one has what the file of the password holds then.
+        """
         import av
 
         failures, at_s = 0, 0.0
@@ -165,6 +171,8 @@ class CameraChild:
                         yield replace(frame, timestamp_s=at_s)
                 finally:
                     container.close()
+            except LoginRefusedError:
+                raise
             except (ConfigurationError, av.FFmpegError, OSError, ValueError) as error:
                 kind, reason = _kind_of(error), getattr(error, "problem", "") or reason_of(error)
             else:

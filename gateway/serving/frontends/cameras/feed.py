@@ -75,6 +75,8 @@ class CameraFeed:
         self._feed = FeedSettings()
         self._task: asyncio.Task[None] | None = None
         self._process: CameraProcess | None = None
+        self._url = ""
+        """URL that the last process was given; "": none was started yet."""
         self._asking: asyncio.Task[None] | None = None
         self._state, self._since_s, self._reason = CONNECTING, time.time(), ""
         self._logged = ("", "")
@@ -98,6 +100,14 @@ class CameraFeed:
     def is_streaming(self) -> bool:
         """Return True while frames arrive."""
         return self._state in STREAMS
+
+    @property
+    def is_current(self) -> bool:
+        """Return False if the password in the file is another one than that of the process."""
+        try:
+            return not self._url or self._url == process_setup(self.settings, self._limits)["url"]
+        except (OSError, ConfigurationError):  # what the process has may be right
+            return True
 
     def start(self, delay_s: float = 0.0, after: Collection[asyncio.Task[None]] = ()) -> None:
         """Start the process after a delay and the end of tasks, such as of another process with the same camera."""
@@ -191,7 +201,9 @@ class CameraFeed:
 
     async def _live(self) -> str:
         """Serve one process. Return why it ended."""
-        self._process = process = CameraProcess(process_setup(self.settings, self._limits))
+        setup = process_setup(self.settings, self._limits)
+        self._process, self._url = CameraProcess(setup), setup["url"]
+        process = self._process
         try:
             return await self._serve(process)
         finally:
@@ -205,8 +217,7 @@ class CameraFeed:
                 log.error("the process %s of camera %s cannot be killed", process.pid, self.settings.name)
 
     async def _serve(self, process: CameraProcess) -> str:
-        unasked, per_s = self._limits.unasked, self.settings.per_s
-        budgets = TokenBuckets(unasked, 3 * unasked, 1), TokenBuckets(1.5 * per_s + 1, per_s + 10, 1)
+        budgets = self._budgets()
         while True:
             try:
                 async with timeout(self._limits.silent_s):
@@ -223,6 +234,15 @@ class CameraFeed:
                 return f"its process hangs: it reported nothing for {self._limits.silent_s:g} s"
             except CameraProtocolError as error:
                 return f"its process sent a wrong message: {error}"
+
+    def _budgets(self) -> tuple[TokenBuckets, TokenBuckets]:
+        """Return the budgets of messages that no order asked for, and of answers.
+
+        Each frame may have a picture, and a process that was held up reads the frames of a file in one go.
+        """
+        unasked, per_s = self._limits.unasked, self.settings.per_s
+        answers = TokenBuckets(2 * per_s + 1, per_s * self._limits.silent_s + 10, 1)
+        return TokenBuckets(unasked, 3 * unasked, 1), answers
 
     def _take(self, report: CameraReport, descriptor: int, unasked: TokenBuckets, asked: TokenBuckets) -> None:
         """Take a message; one that answers an order counts as `asked`. Raises CameraProtocolError."""
@@ -412,7 +432,8 @@ def process_setup(settings: CameraSettings, limits: ChildLimits) -> dict[str, An
         parts = urlsplit(url)
         netloc = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
         url = urlunsplit(parts._replace(netloc=netloc))
-    return {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
+    setup = {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
+    return {**setup, "ca": settings.ca and os.path.abspath(settings.ca)}  # noqa: PTH100  the process has another folder
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

@@ -27,6 +27,10 @@ class DecodedFrame:
     decode_s: float
 
 
+class LoginRefusedError(UnreachableError):
+    """Refusal of the user or the password by a camera. Some lock a user after a few of them."""
+
+
 class SourceReader:
     """Reader of one source. `broken`: packets that could not be decoded. `pause` waits for a number of seconds.
 
@@ -45,7 +49,10 @@ class SourceReader:
         self._count, self._broken_in_row, self._lost = 0, 0, 0
 
     def open(self) -> InputContainer:
-        """Open the source. Raises ConfigurationError for a file without video, UnreachableError for a camera."""
+        """Open the source. Raises ConfigurationError for a file without video, UnreachableError for a camera.
+
+        Raises LoginRefusedError where a camera refuses user or password.
+        """
         import av
 
         try:
@@ -53,10 +60,15 @@ class SourceReader:
         except av.ArgumentError:  # what FFmpeg says of a demuxer that is not allowed
             allowed = self._source.options.get("format_whitelist", self._source.format).replace(",", ", ")
             reason = f"it is no video of an allowed format ({allowed})"
+        except (av.HTTPUnauthorizedError, av.HTTPForbiddenError) as error:  # FFmpeg's for RTSP, too
+            remedy = "write another user or password, before the camera locks the user (EG-705)"
+            raise LoginRefusedError(f"cannot be read: {reason_of(error)}; {remedy}", file=str(self._source)) from None
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = reason_of(error)
         if self._source.live:
             remedy = "check the address, and that no other program uses the camera (EG-704)"
+            if file := self._source.options.get("ca_file"):
+                remedy = f"check the address, and that {file} can be read and has the camera's certificate (EG-704)"
             raise UnreachableError(f"cannot be read: {reason}; {remedy}", file=str(self._source))
         remedy = "give a file that holds the video itself, such as MP4, Matroska, AVI, MPEG-TS or OGG"
         raise ConfigurationError(f"cannot be read as a video: {reason}; {remedy}", file=str(self._source))

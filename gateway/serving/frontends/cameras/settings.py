@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.redaction import without_secrets
-from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source, without_secret
+from gateway.serving.frontends.cameras.source import VideoSource, camera_source, file_source
 
 MAX_CAMERAS = 64
 CAMERA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -18,6 +17,7 @@ RATE_LIMIT = 1_000.0
 MASKS_LIMIT = 32
 """Most masks of one camera."""
 CORNERS_LIMIT = 64
+Corner = tuple[float, float]
 """Most corners of one mask."""
 
 
@@ -59,6 +59,8 @@ class CameraSettings:
     """The model's version; empty: the one that is served."""
     credential: str = ""
     """File whose first line is USER:PASSWORD, or `credential:NAME` (files/credentials.py); empty: none."""
+    ca: str = ""
+    """File of certificates (PEM) that the camera's must be one of, or be signed by; empty: it is not verified."""
     per_s: float = 5.0
     """Most frames a second that the model is asked for."""
     masks: tuple[tuple[float, ...], ...] = ()
@@ -76,16 +78,15 @@ class CameraSettings:
         except ConfigurationError as error:
             raise ConfigurationError(error.problem, table=self.table, key="url") from None
         has_user = source.address.startswith(AUTHENTICATED)
+        named = "@" in urlsplit(source.address).netloc
         for key, wrong, rule in (
             ("model", not self.model, "the name of a model or pipeline"),
-            (
-                "credential",
-                bool(self.credential) and not has_user,
-                "empty: only rtsp and http have users",
-            ),
-            ("credential", bool(self.credential) and self.has_secret, "empty, or the url without user and password"),
+            ("credential", bool(self.credential) and not has_user, "empty: only rtsp and http have users"),
+            ("credential", bool(self.credential) and named, "empty, or the url without user and password"),
+            ("ca", bool(self.ca) and not source.address.startswith(ENCRYPTED), "empty: only rtsps and https have it"),
             ("per_s", not 0.01 <= self.per_s <= RATE_LIMIT, f"0.01 to {RATE_LIMIT:g} frames a second"),
             ("masks", not _are_polygons(self.masks), MASKS_RULE),
+            ("masks", any(map(_crosses_itself, self.masks)), CROSSING_RULE),
         ):
             if wrong:
                 problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
@@ -105,14 +106,13 @@ class CameraSettings:
 
     @property
     def shown_url(self) -> str:
-        """Return the URL without user, password, and parameters that are named as secrets."""
-        return without_secrets(without_secret(self.url))
+        """Return the URL without user and password, wherever they are in it."""
+        return str(self.source)
 
     @property
     def has_secret(self) -> bool:
-        """Return True if the URL has a user or a password in it."""
-        parts = urlsplit("" if is_file(self.url) else self.url)
-        return bool(parts.username or parts.password)
+        """Return True if the URL has a user or a password in it, also as a parameter or a part of its path."""
+        return self.source.live and self.shown_url != self.url
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,15 @@ class ChildLimits:
 
 AUTHENTICATED = ("rtsp", "http")
 """Beginnings of URLs with a user name and a password."""
+ENCRYPTED = ("rtsps:", "https:")
+"""Beginnings of URLs whose peer has a certificate."""
 MASKS_RULE = (
     f"at most {MASKS_LIMIT} polygons, each an array of 3 to {CORNERS_LIMIT} pairs x, y in shares of the picture, 0 to 1"
+)
+
+CROSSING_RULE = (
+    "polygons whose edges neither cross nor touch, for parts would stay visible: write the corners of each in their "
+    "order around it, and two areas as two polygons"
 )
 
 
@@ -169,6 +176,30 @@ def _are_polygons(masks: tuple[tuple[float, ...], ...]) -> bool:
         and all(math.isfinite(each) and 0.0 <= each <= 1.0 for each in mask)
         for mask in masks
     )
+
+
+def _crosses_itself(mask: tuple[float, ...]) -> bool:
+    """Return True if edges of a polygon that are no neighbours cross or touch."""
+    corners = list(zip(mask[::2], mask[1::2], strict=False))
+    corners = [corner for before, corner in zip(corners[-1:] + corners, corners, strict=False) if corner != before]
+    edges = list(zip(corners, corners[1:] + corners[:1], strict=True))
+    return any(
+        _meet(*edges[first], *edges[second])
+        for second in range(2, len(edges))
+        for first in range(second - 1)
+        if (first, second) != (0, len(edges) - 1)
+    )
+
+
+def _meet(a: Corner, b: Corner, c: Corner, d: Corner) -> bool:
+    """Return True if the edges a b and c d cross or touch."""
+    boxes = all(min(a[i], b[i]) <= max(c[i], d[i]) and min(c[i], d[i]) <= max(a[i], b[i]) for i in (0, 1))
+    return boxes and _side(a, b, c) * _side(a, b, d) <= 0.0 and _side(c, d, a) * _side(c, d, b) <= 0.0
+
+
+def _side(a: Corner, b: Corner, point: Corner) -> float:
+    """Return on which side of the line a b a point lies, by its sign; 0: on it."""
+    return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
 
 
 @dataclass(frozen=True, slots=True)

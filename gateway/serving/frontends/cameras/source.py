@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.redaction import IN_PATH, without_secrets
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "udp", "tcp")
 DEVICES = "/dev/"
@@ -20,13 +21,16 @@ VIDEO_FORMATS = (
 FILE_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(VIDEO_FORMATS)}
 CAMERA_OPTIONS = {
     "protocol_whitelist": "rtp,srtp,udp,tcp,tls,http,https,httpproxy",
-    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp", "hls")),
+    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp")),
 }
-"""FFmpeg's options for cameras: a playlist of a web server (HLS) names no file of this machine."""
+"""FFmpeg's options for cameras."""
+PLAYLIST_OPTIONS = {**CAMERA_OPTIONS, "format_whitelist": f"{CAMERA_OPTIONS['format_whitelist']},hls"}
+"""FFmpeg's options for playlists (HLS). They name no file of this machine, but any address of the network."""
 RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
 _ADDRESS = re.compile(r"(?<=://)[^\s]*@")
 _SECRET = re.compile(r"(?<=://)[^/\s]*@")
+_PATH = re.compile(r"(?<=://)([^/\s]*)(/\S*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class VideoSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return the address without user name and password."""
-        return without_secret(self.address)
+        """Return the address without what is secret in it."""
+        return without_secrets(without_secret(self.address)) if self.live else self.address
 
 
 def file_source(name: str) -> VideoSource:
@@ -64,9 +68,11 @@ def camera_source(text: str, file: str = "a file is named with --video") -> Vide
             f"or a device such as /dev/video0; {file}",
             key="--camera",
         )
-    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else CAMERA_OPTIONS)
+    is_playlist = parts.path.lower().endswith(".m3u8")
+    other = PLAYLIST_OPTIONS if is_playlist else CAMERA_OPTIONS
+    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else other)
 
 
 def without_secret(text: str) -> str:
-    """Return text with user name and password of URLs left out."""
-    return _SECRET.sub("", text)
+    """Return text with user name and password of URLs left out, also where they are a part of the path."""
+    return _PATH.sub(lambda found: found[1] + IN_PATH.sub("…", found[2]), _SECRET.sub("", text))

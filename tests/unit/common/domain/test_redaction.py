@@ -45,6 +45,10 @@ HIDDEN = {
     "a backslash in it": (f'password = "a\\b{SECRET}"', SECRET),
     "quotes that do not end": (f"password='a {SECRET}", SECRET),
     "bytes": (f"token=b'{SECRET}'", SECRET),
+    "a camera's parameter": (f"http://10.0.0.7/video.cgi?loginuse=admin&loginpas={SECRET}", SECRET),
+    "a camera's path of parameters": (f"rtsp://h/user=admin&password={SECRET}&channel=1", SECRET),
+    "a camera's path of one parameter": (f"rtsp://h/user=admin_password={SECRET}_channel=1.sdp", SECRET),
+    "a user in a camera's path": (f"rtsp://10.0.0.7:554/live/admin:{SECRET}/ch1", SECRET),
     "another scheme": (f"authorization: Token {SECRET}", SECRET),
     "a scheme of several words": (f'Authorization: Digest username="a", response="{SECRET}"', SECRET),
     "a cookie": (f"Set-Cookie: a=1; session={SECRET}; Path=/", SECRET),
@@ -61,6 +65,10 @@ SHOWN = (
     "acme/meter version 2: the key of the role is unknown",
     "tokenizer-v2 is loaded",
     "bypass=1 compass: 3",
+    "https://registry.example/acme/meter:2/blob",
+    "rtsp://10.0.0.7:554/Streaming/Channels/101?start=2027-01-01T00:00:00",
+    "rtsp://10.0.0.7/replay/2027-01-01T00:00:00/cam",
+    "from rtsp://10.0.0.7:554 to rtsp://[fd00::1]:8554/h264",
 )
 
 

@@ -109,9 +109,19 @@ def test_a_camera_may_send_a_playlist_but_one_that_names_no_file_of_this_machine
             reader_of(camera_source(f"{url}/{number}.m3u8")).open()
 
 
+@pytest.mark.parametrize("name", ["live?name=x.m3u8", "list.m3u"])
+def test_a_camera_whose_url_names_no_playlist_leads_to_no_other_address(tmp_path, web, name):
+    _, url = web
+    write_video(tmp_path / "street.ts")
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{url}/street.ts\n#EXT-X-ENDLIST\n"
+    (tmp_path / name.partition("?")[0]).write_text(playlist)
+    with pytest.raises(UnreachableError, match="no video of an allowed format"):
+        reader_of(camera_source(f"{url}/{name}")).open()
+
+
 def test_a_camera_that_sends_text_is_refused(tmp_path, web):
     (tmp_path / "notes.txt").write_text("hello\n" * 200)
-    with pytest.raises(UnreachableError, match=r"no video of an allowed format .* hls\)"):
+    with pytest.raises(UnreachableError, match=r"no video of an allowed format .* rtp\)"):
         reader_of(camera_source(f"{web[1]}/notes.txt")).open()
 
 

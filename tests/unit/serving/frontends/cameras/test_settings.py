@@ -43,9 +43,14 @@ def test_a_camera_has_defaults_and_tables():
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, 1.1]]", "0 to 1"),
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, inf]]", "finite"),
         ("masks = [[0.0, 0.0, 1.0, 1.0, 0.5, true]]", "arrays of numbers"),
+        ("masks = [[0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.1, 0.9]]", "neither cross nor touch"),  # a bow-tie
+        ("masks = [[0.5, 0.0, 0.8, 0.9, 0.0, 0.3, 1.0, 0.3, 0.2, 0.9]]", "neither cross nor touch"),  # a pentagram
+        ("masks = [[0.1, 0.1, 0.9, 0.1, 0.5, 0.9, 0.1, 0.1, 0.9, 0.1, 0.5, 0.9]]", "cross nor touch"),  # traced twice
+        ("masks = [[0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.5, 0.0, 0.0, 1.0]]", "cross nor touch"),  # a corner on an edge
         ("masks = [['a']]", "arrays of numbers"),
         ('credential = "/x"\nurl = "/dev/video0"', "only rtsp and http have users"),
         ('credential = "/x"\nurl = "rtsp://a:b@host/"', "url without user"),
+        ('ca = "/c.pem"', "only rtsps and https"),
         ("frames = 3", "unknown key"),
         ("snapshot = {min_score = 1.5}", "0 to 1"),
         ("snapshot = {every_s = 0}", "0.1 to 86400"),
@@ -59,6 +64,20 @@ def test_what_cannot_work_is_refused_with_table_and_key(change, problem):
     with pytest.raises(ConfigurationError, match=problem) as raised:
         parse_config("\n".join((*kept, change)), "")
     assert raised.value.table.startswith("camera[0]")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        (0.0, 0.0, 1.0, 0.0, 0.5, 1.0, 0.0, 0.0),  # closed by hand
+        (0.1, 0.1, 0.1, 0.1, 0.9, 0.1, 0.5, 0.9),  # a corner twice
+        (0.0, 0.0, 1.0, 0.0, 1.0, 0.2, 0.2, 0.2, 0.2, 1.0, 0.0, 1.0),  # an L
+        (0.5, 0.0, 0.6, 0.4, 1.0, 0.5, 0.6, 0.6, 0.5, 1.0, 0.4, 0.6, 0.0, 0.5, 0.4, 0.4),  # a star
+        (0.5, 0.5, 0.5, 0.5, 0.5, 0.5),
+    ],
+)
+def test_masks_that_do_not_cross_themselves_are_taken(mask):
+    assert CameraSettings("door", "/v.mp4", "m", masks=(mask,)).masks == (mask,)
 
 
 @pytest.mark.parametrize("name", ["two", "many"])
@@ -94,3 +113,35 @@ def test_the_configuration_in_force_shows_cameras_without_secrets():
     assert "s3cret" not in camera.shown_url
     assert camera.shown_url.startswith("rtsp://10.0.0.7/h264?user=admin")
     assert "camera" not in effective(parse_config("", ""))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsp://10.0.0.7/user=admin&password=s3cret&channel=1",
+        "rtsp://10.0.0.7/user=admin_password=s3cret_channel=1_stream=0.sdp",
+        "http://10.0.0.7/videostream.cgi?loginuse=admin&loginpas=s3cret",
+        "http://10.0.0.7/videostream.cgi?usr=admin&psw=s3cret",
+        "rtsp://10.0.0.7:554/admin:s3cret/ch1",
+    ],
+)
+def test_a_password_in_path_or_query_is_a_secret(tmp_path, url):
+    file = tmp_path / "edge-gateway.toml"
+    text = DOOR.replace("rtsp://10.0.0.7/h264", url)
+    file.write_text(text)
+    file.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="has a password") as raised:
+        parse_config(text, str(file))
+    assert "s3cret" not in str(raised.value) + raised.value.excerpt
+    file.chmod(0o640)
+    (camera,) = parse_config(text, str(file)).camera
+    assert camera.has_secret
+    assert "s3cret" not in camera.shown_url + str(camera.source)
+    assert "s3cret" not in CameraSettings("door", "http://10.0.0.7/admin:s3cret", "m").shown_url
+
+
+@pytest.mark.parametrize("url", ["rtsp://10.0.0.7:554/h264?channel=1", "/dev/video0", "http://h/a/2027-01-01T00:00:00"])
+def test_a_url_without_a_password_has_no_secret(url):
+    camera = CameraSettings("door", url, "street")
+    assert not camera.has_secret
+    assert camera.shown_url == url
