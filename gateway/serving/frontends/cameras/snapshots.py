@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -30,14 +31,16 @@ FILES_LIMIT = 10_000
 """Most pictures of a camera: the folder is read for each new one."""
 RESERVE_BYTES = 64 * 1_048_576
 """Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
-DOCUMENT_BYTES = 1_048_576
-"""Largest result that is read: it is read on the event loop."""
-DRAWN_LIMIT, LABEL_LIMIT, DRAWN = 100, 60, ("label", "class", "score", "box", "corners")
-"""Most objects that are drawn into a picture, most characters of a label, and the members that are drawn."""
+DOCUMENT_BYTES = 131_072
+"""Largest result that is read: it is read on the event loop. A thread would not help: json holds the interpreter."""
+PARTS_LIMIT = 2_000
+"""Most objects and lists of a result that are looked at: about 1,000 objects with a box."""
+DRAWN_LIMIT, LABEL_LIMIT, CORNERS_LIMIT = 100, 60, 16
+"""Most objects that are drawn into a picture, most characters of a label, and most corners of an object."""
 DEPTH_LIMIT = 8
 """Depth to which a result is searched for labels: an output, its list and an object in it are three."""
 PLACE_LIMIT = 32_768
-"""Most pixels from the upper left corner at which something is drawn."""
+"""Most pixels from the upper left corner at which something is drawn; larger numbers are not drawn at all."""
 ANOMALY = "anomalous"
 """Label of a result that says so without one."""
 _FILE = re.compile(r"(\d{8}T\d{9})Z_([\w.~+-]*)\.jpg", re.ASCII)
@@ -46,29 +49,55 @@ _log = logging.getLogger(__name__)
 
 
 def document_of(answer: CameraAnswer) -> dict[str, Any]:
-    """Return the result of a task, or those of a pipeline by output; {} if there are tensors only."""
-    outputs, found = answer.response.outputs, dict[str, Any]()
-    for name in answer.manifest.answered or outputs:
-        tensor = outputs.get(name)
-        if tensor is None or tensor.datatype is not Datatype.BYTES or not tensor.array.size:
-            continue
-        if len(text := tensor.array.ravel()[0]) <= DOCUMENT_BYTES:
+    """Return the result of a task, or those of a pipeline by output; {} if there are tensors only.
+
+    Results beyond `DOCUMENT_BYTES` are left out.
+    """
+    found, left = dict[str, Any](), DOCUMENT_BYTES
+    for name, text in _texts(answer):
+        if len(text) <= left:
+            left -= len(text)
             with suppress(ValueError, RecursionError):  # a text of a model
                 found[name] = json.loads(text)
     only = next(iter(found.values()), None)
     return only if answer.manifest.task and isinstance(only, dict) else found
 
 
+def _texts(answer: CameraAnswer) -> Iterator[tuple[str, bytes]]:
+    """Yield the outputs that may be JSON objects or lists; others, such as images, have no labels."""
+    outputs = answer.response.outputs
+    for name in answer.manifest.answered or outputs:
+        tensor = outputs.get(name)
+        if tensor is not None and tensor.datatype is Datatype.BYTES and tensor.array.size:
+            text = tensor.array.ravel()[0]
+            if text[:64].lstrip()[:1] in {b"{", b"["}:
+                yield name, text
+
+
 def drawn_entries(part: Any, settings: SnapshotSettings) -> list[dict[str, Any]]:
     """Return what is drawn into the picture of a result: objects with a place, of a score that makes a picture."""
     if not settings.boxes:
         return []
-    found = [
-        {key: each[key] for key in DRAWN if key in each} | {"label": str(each.get("label", ""))[:LABEL_LIMIT]}
-        for each in _parts(part)
-        if _score(each) >= settings.min_score and _is_place(each.get("corners") or [each.get("box")])
-    ]
-    return found[:DRAWN_LIMIT]
+    found = (_drawn(each) for each in _parts(part) if _score(each) >= settings.min_score)
+    return list(islice(filter(None, found), DRAWN_LIMIT))
+
+
+def _drawn(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of an object that are drawn, each of a bounded size; {} without a place."""
+    corners, box, label = part.get("corners"), part.get("box"), part.get("label")
+    if (
+        isinstance(corners, list)
+        and 0 < len(corners) <= CORNERS_LIMIT
+        and all(_are_numbers(each, 2) for each in corners)
+    ):
+        place: dict[str, Any] = {"corners": corners}
+    elif not corners and _are_numbers(box, 4):
+        place = {"box": box}
+    else:
+        return {}
+    text = label[:LABEL_LIMIT].encode(errors="replace").decode() if isinstance(label, str) else ""
+    numbers = {key: part[key] for key in ("class", "score") if _are_numbers([part.get(key)], 1)}
+    return {"label": text, **numbers, **place}
 
 
 def event_labels(document: Mapping[str, Any], settings: SnapshotSettings) -> tuple[str, ...]:
@@ -88,20 +117,25 @@ def _score(part: Mapping[str, Any]) -> float:
     return score if isinstance(score, float | int) else 0.0
 
 
-def _is_place(points: Any) -> bool:
-    """Return True for corners, or a box, of numbers that can be drawn."""
-    sizes = {len(each) for each in points if isinstance(each, list)} if isinstance(points, list) else set()
-    numbers = [side for each in points for side in each] if sizes and len(sizes) == 1 else []
-    return bool(sizes & {2, 4}) and all(isinstance(each, float | int) and abs(each) <= PLACE_LIMIT for each in numbers)
+def _are_numbers(values: Any, count: int) -> bool:
+    """Return True for a list of so many numbers that can be drawn."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(each, float | int) and abs(each) <= PLACE_LIMIT for each in values)
+    )
 
 
-def _parts(part: Any, depth: int = DEPTH_LIMIT) -> Iterator[dict[str, Any]]:
-    """Yield a result and all objects in it, down to a depth."""
+def _parts(part: Any, depth: int = DEPTH_LIMIT, left: Iterator[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield a result and the objects in it, down to a depth, and the first ones of many."""
+    left = iter(range(PARTS_LIMIT)) if left is None else left
     if isinstance(part, dict):
         yield part
     for inner in part.values() if isinstance(part, dict) else part:
         if depth and isinstance(inner, list | dict):
-            yield from _parts(inner, depth - 1)
+            if next(left, None) is None:
+                return
+            yield from _parts(inner, depth - 1, left)
 
 
 class Snapshots:
@@ -115,6 +149,7 @@ class Snapshots:
         self._folder, self.statuses = folder, statuses
         self._cameras: dict[str, SnapshotSettings | None] = {}
         self._next_s: dict[str, float] = {}
+        self._large: set[str] = set()
         self.problems: dict[str, str] = {}
         """Why the last picture of a camera was not kept."""
 
@@ -126,12 +161,17 @@ class Snapshots:
     def follow(self, cameras: Iterable[CameraSettings]) -> None:
         """Take the settings of cameras."""
         self._cameras = {each.name: each.snapshot for each in cameras}
+        self._large.clear()
 
     def wanted(self, answer: CameraAnswer) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
         """Return labels, and what is drawn, if this answer makes a picture now, else ((), []). It counts as one."""
         settings, now_s = self._cameras.get(answer.camera), time.monotonic()
         if settings is None or now_s < self._next_s.get(answer.camera, 0.0):
             return (), []
+        if (size := sum(len(text) for _, text in _texts(answer))) > DOCUMENT_BYTES and answer.camera not in self._large:
+            self._large.add(answer.camera)  # said once
+            problem = f"results of camera {answer.camera} have {size} bytes, more than {DOCUMENT_BYTES}"
+            self._note(answer.camera, f"{problem}: they make no pictures; let the model answer with fewer objects")
         document = document_of(answer)
         if not (labels := event_labels(document, settings)):
             return (), []
@@ -145,12 +185,16 @@ class Snapshots:
             self._write(camera, _name(wall_ns, labels), jpeg)
         except OSError as error:
             problem = f"the picture of camera {camera} is not kept: {error.strerror or error}"
+        self._note(camera, problem)
+        return not problem
+
+    def _note(self, camera: str, problem: str) -> None:
+        """Note why a camera's picture is not kept, or "", and log a change."""
         before = self.problems.pop(camera, "")
         if problem:
             self.problems[camera] = problem
         if problem != before:
             _log.log(logging.WARNING if problem else logging.INFO, problem or f"pictures of camera {camera} are kept")
-        return not problem
 
     def tidy(self, *, first: bool) -> None:
         """Remove pictures beyond the bounds, also of cameras that are gone. `first`: and what a killed writer left."""

@@ -19,7 +19,9 @@ from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.cameras import CameraAnswer
 from gateway.serving.domain.infer import InferResponse
 from gateway.serving.frontends.cameras import snapshots
-from gateway.serving.frontends.cameras.settings import CameraSettings, SnapshotSettings
+from gateway.serving.frontends.cameras.feed import CameraFeed
+from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, encode_order
+from gateway.serving.frontends.cameras.settings import CameraSettings, ChildLimits, SnapshotSettings
 from gateway.serving.frontends.cameras.snapshots import Snapshots, document_of, drawn_entries, event_labels
 from tests.simulators.engine_rig import manifest
 
@@ -110,6 +112,59 @@ def test_what_is_drawn_is_small_and_can_be_switched_off():
     assert drawn_entries(document, SnapshotSettings(boxes=False)) == []
     many = {"detections": [{"label": "a", "score": 1.0, "box": [0, 0, 1, 1]}] * 1000}
     assert len(drawn_entries(many, SnapshotSettings())) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "drawn"),
+    [
+        ({"class": "x" * 200_000}, {"label": "a", "score": 0.9, "box": [0, 0, 1, 1]}),
+        ({"class": [0] * 60_000}, {"label": "a", "score": 0.9, "box": [0, 0, 1, 1]}),
+        ({"class": 10**4000}, {"label": "a", "score": 0.9, "box": [0, 0, 1, 1]}),
+        ({"score": float("inf")}, {"label": "a", "box": [0, 0, 1, 1]}),
+        ({"label": ["x" * 200_000]}, {"label": "", "score": 0.9, "box": [0, 0, 1, 1]}),
+        ({"label": "\ud800" + "x" * 99}, {"label": "?" + "x" * 59, "score": 0.9, "box": [0, 0, 1, 1]}),
+        ({"corners": [[0, 0]] * 50_000}, None),
+        (
+            {"corners": [[0, 0], [1, 1], [0, 1]], "box": [0] * 60_000},
+            {"label": "a", "score": 0.9, "corners": [[0, 0], [1, 1], [0, 1]]},
+        ),
+        ({"box": [0, 0]}, None),
+    ],
+)
+def test_each_member_that_is_drawn_is_bounded(wrong, drawn):
+    entry = {"label": "a", "score": 0.9, "box": [0, 0, 1, 1], **wrong}
+    assert drawn_entries({"detections": [entry]}, SnapshotSettings()) == ([drawn] if drawn else [])
+
+
+def test_the_order_of_a_hostile_result_fits(place):
+    long = {"label": "\U0001f600" * 60, "score": 2 / 3, "class": 1e-300, "corners": [[-1e4 / 7, 1e4 / 7]] * 16}
+    orders = []
+    feed = CameraFeed(DOOR, None, [], ChildLimits(), place)
+    feed._process = type("Process", (), {"send": lambda _self, order: orders.append(order)})()
+    place.wanted = lambda _answer: (("person",), drawn_entries([long] * 200, SnapshotSettings()))
+    feed._order_picture(answer())
+    assert len(encode_order(orders[0])) <= ORDER_BYTES
+    assert orders[0]["entries"]
+
+
+def test_a_result_is_looked_at_up_to_a_number_of_parts():
+    for document in ([[]] * 60_000, [[[[[[]]]]]] * 20_000, {"detections": [{"a": 1}] * 60_000}):
+        looked = iter(range(snapshots.PARTS_LIMIT))
+        assert len(list(snapshots._parts(document, left=looked))) <= snapshots.PARTS_LIMIT + 1
+        assert next(looked, None) is None
+    many = detections(*[("car", 0.9)] * 900, ("person", 0.9))
+    assert event_labels(many, SnapshotSettings(("person",))) == ("person",)
+    assert event_labels({"a": [[]] * 2_000, "b": {"label": "person"}}, SnapshotSettings(("person",))) == ()
+
+
+def test_a_large_result_is_not_read_and_that_is_said_once(place, caplog):
+    large = {"detections": [{"label": "person", "score": 0.9, "note": "x" * 140_000}]}
+    for _ in range(3):
+        assert place.wanted(answer(result=large)) == ((), [])
+    assert "bytes" in place.problems["door"]
+    assert len([line for line in caplog.messages if "make no pictures" in line]) == 1
+    image = answer(task="", found=[{"label": "person"}], image=b"\xff\xd8" + bytes(200_000))
+    assert place.wanted(image)[0] == ("person",)  # an image is no result
 
 
 TEXTS = (b"[" * 100_000, b"\xff", b"1", b"[1, 2]", b"null", *(b'{"a": ' * n + b"1" + b"}" * n for n in (900, 5000)))
