@@ -156,7 +156,7 @@ class Snapshots:
     @property
     def has_any(self) -> bool:
         """Return True if there are pictures, perhaps of cameras that are gone."""
-        return self._folder is not None and self._folder.is_dir()
+        return self._folder is not None and os.path.isdir(self._folder)  # noqa: PTH112  False if it cannot be read
 
     def follow(self, cameras: Iterable[CameraSettings]) -> None:
         """Take the settings of cameras."""
@@ -183,9 +183,13 @@ class Snapshots:
         problem = ""
         try:
             self._write(camera, _name(wall_ns, labels), jpeg)
+        except FileExistsError as error:
+            problem = f"{error.filename} is a file, where a folder of pictures should be; move it away"
         except OSError as error:
-            problem = f"the picture of camera {camera} is not kept: {error.strerror or error}"
-        self._note(camera, problem)
+            problem = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001  a defect must be seen where pictures are missing
+            problem = f"{type(error).__name__}: {error}"
+        self._note(camera, problem and f"the picture of camera {camera} is not kept: {problem}")
         return not problem
 
     def _note(self, camera: str, problem: str) -> None:
@@ -201,7 +205,12 @@ class Snapshots:
         if self._folder is None or not self.has_any:
             return
         cameras = self._cameras
-        for folder in self._folder.iterdir():
+        try:
+            folders = [*self._folder.iterdir()]
+        except OSError as error:
+            _log.warning("old pictures are left, for now: %s", error)
+            return
+        for folder in folders:
             settings = cameras.get(folder.name)
             try:
                 if first:
@@ -272,7 +281,7 @@ def _name(wall_ns: int, labels: Sequence[str]) -> str:
     at = datetime.fromtimestamp(wall_ns / 1e9, timezone.utc)
     name = f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03}Z_"
     for number, label in enumerate(labels):
-        part = ("+" if number else "") + quote(label, safe="").replace("~", "%7E").replace("%", "~")
+        part = ("+" if number else "") + quote(label, safe="", errors="replace").replace("~", "%7E").replace("%", "~")
         if len(name) + len(part) > NAME_LIMIT:
             break
         name += part

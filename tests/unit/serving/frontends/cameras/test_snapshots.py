@@ -1,5 +1,6 @@
 """Which answers make a picture, and the folder of pictures: names, bounds, restarts, kills, a full disk."""
 
+import asyncio
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from hypothesis import strategies as st
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.timeouts import timeout
 from gateway.serving.domain.cameras import CameraAnswer
 from gateway.serving.domain.infer import InferResponse
+from gateway.serving.frontends.cameras import cameras as module
 from gateway.serving.frontends.cameras import snapshots
 from gateway.serving.frontends.cameras.feed import CameraFeed
 from gateway.serving.frontends.cameras.protocol import ORDER_BYTES, encode_order
@@ -277,6 +281,55 @@ def test_no_space_left_in_the_middle_of_a_picture_leaves_nothing(place, tmp_path
     assert not place.keep("door", NOW_NS, ("person",), b"jpeg")
     assert "No space left on device" in place.problems["door"]
     assert [each.name for each in (tmp_path / "snapshots" / "door").iterdir()] == [each.file for each in before]
+
+
+def test_labels_of_any_text_are_kept(place):
+    assert place.keep("door", NOW_NS, ("\ud800", "person"), b"jpeg")
+    (kept,) = place.listed("door")
+    assert kept.labels == ("?", "person")
+
+
+def test_any_failure_is_a_problem_of_the_camera(place):
+    assert not place.keep("door", 10**30, ("person",), b"jpeg")  # no time
+    assert "is not kept" in place.problems["door"]
+
+
+@pytest.mark.parametrize("name", ["snapshots", "snapshots/door"])
+def test_a_file_in_place_of_a_folder_is_named(place, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("in the way")
+    assert not place.keep("door", NOW_NS, ("person",), b"jpeg")
+    assert f"{tmp_path / name} is a file" in place.problems["door"]
+    assert "move it away" in place.problems["door"]
+    place.tidy(first=True)
+    (tmp_path / name).unlink()
+    assert place.keep("door", NOW_NS, ("person",), b"jpeg")
+
+
+def test_a_folder_that_cannot_be_read_for_a_while_is_tidied_later(place, monkeypatch, caplog):
+    place.keep("gone", time.time_ns(), ("person",), b"jpeg")
+    (place._folder / "gone" / ".tmp-killed").write_bytes(b"half")
+    failed, read = [], Path.iterdir
+
+    def fail_once(folder):
+        if not failed:
+            failed.append(folder)
+            raise OSError(5, "Input/output error")
+        return read(folder)
+
+    monkeypatch.setattr(Path, "iterdir", fail_once)
+    monkeypatch.setattr(module, "TIDY_S", 0.0)
+    monkeypatch.setattr(place, "tidy", lambda first, tidy=place.tidy: tidy(first=True))
+
+    async def tidied():
+        cameras = module.Cameras(None, snapshots=place)
+        async with timeout(30.0):
+            while (place._folder / "gone" / ".tmp-killed").exists():
+                await asyncio.sleep(0.01)
+        await cameras.stop()
+
+    asyncio.run(tidied())
+    assert "Input/output error" in caplog.text
 
 
 def test_without_a_disk_nothing_is_kept():
