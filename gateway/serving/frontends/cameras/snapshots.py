@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -31,6 +32,12 @@ FILES_LIMIT = 10_000
 """Most pictures of a camera: the folder is read for each new one."""
 RESERVE_BYTES = 64 * 1_048_576
 """Free space of the disk that pictures leave to the rest of the device: verdicts and journals are on it, too."""
+DISK_SHARE = 0.25
+"""Share of the disk that the pictures of all cameras may take."""
+LOOK_S = 3_600.0
+"""Time for which a picture is too old before it is removed: a clock that leaps, and is set back, loses nothing."""
+CLOCK_SET = "2020"
+"""Begin of the names of pictures from a clock that was set. The age of others is unknown."""
 DOCUMENT_BYTES = 131_072
 """Largest result that is read: it is read on the event loop. A thread would not help: json holds the interpreter."""
 PARTS_LIMIT = 2_000
@@ -150,6 +157,10 @@ class Snapshots:
         self._cameras: dict[str, SnapshotSettings | None] = {}
         self._next_s: dict[str, float] = {}
         self._large: set[str] = set()
+        self._looks = deque[tuple[float, float]](maxlen=2)
+        """Monotonic and wall time of the newest two looks for old pictures, an hour or more apart."""
+        self._sizes: dict[str, int] = {}
+        """Bytes of pictures by camera, as they were found last."""
         self.problems: dict[str, str] = {}
         """Why the last picture of a camera was not kept."""
 
@@ -215,7 +226,8 @@ class Snapshots:
             try:
                 if first:
                     durable.sweep(folder)
-                if not _removed(folder, settings or SnapshotSettings(), 0) and settings is None:
+                if not self._removed(folder, settings or SnapshotSettings(), 0) and settings is None:
+                    self._sizes.pop(folder.name, None)
                     folder.rmdir()
             except OSError as error:  # a file of another owner, or a folder that holds other files
                 _log.info("%s is left: %s", folder, error)
@@ -223,7 +235,8 @@ class Snapshots:
     def listed(self, camera: str) -> list[KeptSnapshot]:
         """Return the pictures of a camera, the newest first. Raises RequestError for a folder that cannot be read."""
         try:
-            return _kept(self._folder / camera)[::-1] if self._folder else []
+            files = _files(self._folder / camera)[::-1] if self._folder else []
+            return [_kept(file, size) for file, size in files]
         except OSError as error:
             raise RequestError(Fault.UNAVAILABLE, f"the pictures cannot be read: {error.strerror}") from None
 
@@ -244,42 +257,88 @@ class Snapshots:
         durable.make_folder(folder)
         if len(jpeg) > settings.max_bytes:
             raise OSError(0, f"it has {len(jpeg)} bytes; raise max_bytes of its snapshots, or let the camera send less")
-        _removed(folder, settings, len(jpeg))
-        disk = os.statvfs(folder)
-        if disk.f_bavail * disk.f_frsize < RESERVE_BYTES + len(jpeg):
-            free = f"fewer than {RESERVE_BYTES >> 20} MiB of the disk are free"
-            raise OSError(0, f"{free}; make room, or lower max_bytes of the cameras' snapshots (EG-209)")
+        self._removed(folder, settings, len(jpeg))
+        self._make_room(folder, len(jpeg))
         durable.write_file(folder / name, jpeg)
+        self._sizes[camera] = self._sizes.get(camera, 0) + len(jpeg)
+
+    def _removed(self, folder: Path, settings: SnapshotSettings, more_bytes: int) -> list[str]:
+        """Remove pictures until one of `more_bytes` fits; return the names of those that stay. Raises OSError."""
+        kept, stay, begin = _files(folder), list[str](), self._begin(settings.max_age_s)
+        total, count = sum(size for _, size in kept), len(kept)
+        for file, size in kept:
+            if total + more_bytes > settings.max_bytes or count >= FILES_LIMIT or CLOCK_SET <= file < begin:
+                (folder / file).unlink(missing_ok=True)
+                total, count = total - size, count - 1
+            else:
+                stay.append(file)
+        self._sizes[folder.name] = total
+        return stay
+
+    def _begin(self, max_age_s: float) -> str:
+        """Return the least name of pictures that are not too old: they were no younger at two looks, an hour apart."""
+        now_s, wall_s = time.monotonic(), time.time()
+        if not self._looks or now_s >= self._looks[-1][0] + LOOK_S:
+            self._looks.append((now_s, wall_s))
+        begin_s = min(wall_s, *(at_s + now_s - look_s for look_s, at_s in self._looks)) - max_age_s
+        return _time(begin_s) if begin_s > 0.0 and now_s >= self._looks[0][0] + LOOK_S else ""
+
+    def _make_room(self, folder: Path, more_bytes: int) -> None:
+        """Remove the oldest pictures until the disk takes one more: of this camera, else of those with most bytes.
+
+        Raises OSError, and removes nothing, if that is not enough.
+        """
+        for is_first in (True, False):
+            disk, sizes = os.statvfs(folder), dict(self._sizes)
+            short = RESERVE_BYTES - disk.f_bavail * disk.f_frsize
+            lack = more_bytes + max(short, sum(sizes.values()) - int(DISK_SHARE * disk.f_blocks * disk.f_frsize))
+            if lack <= 0:
+                return
+            if not is_first or sum(sizes.values()) < lack:
+                break
+            largest = sorted(sizes, key=lambda name: -sizes[name])
+            for name in (folder.name,) if sizes.get(folder.name, 0) >= lack else largest:
+                for file, size in _files(folder.with_name(name)):
+                    if lack > 0:
+                        folder.with_name(name).joinpath(file).unlink(missing_ok=True)
+                        self._sizes[name] = self._sizes.get(name, 0) - size
+                        lack -= size
+        free = f"fewer than {RESERVE_BYTES >> 20} MiB of the disk are free"
+        raise OSError(0, f"{free}; make room, or lower max_bytes of the cameras' snapshots (EG-209)")
 
 
-def _removed(folder: Path, settings: SnapshotSettings, more_bytes: int) -> list[KeptSnapshot]:
-    """Remove the oldest pictures until one of `more_bytes` fits; return those that stay. Raises OSError."""
-    kept = _kept(folder)
-    total, begin_s = sum(each.size_bytes for each in kept) + more_bytes, time.time() - settings.max_age_s
-    while kept and (total > settings.max_bytes or kept[0].wall_s < begin_s or len(kept) >= FILES_LIMIT):
-        total -= kept[0].size_bytes
-        (folder / kept.pop(0).file).unlink(missing_ok=True)
-    return kept
+def _files(folder: Path) -> list[tuple[str, int]]:
+    """Return names and bytes of the pictures in a folder, the oldest first; none if there is no folder. Raises OSError.
 
-
-def _kept(folder: Path) -> list[KeptSnapshot]:
-    """Return the pictures in a folder, the oldest first; none if there is no folder. Raises OSError."""
+    Names begin with the time, which is not read here: there may be 10,000, and each new picture needs their order.
+    """
     if not folder.is_dir():
         return []
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if match := _FILE.fullmatch(entry.name):
-                labels = tuple(unquote(label.replace("~", "%")) for label in match[2].split("+") if label)
+            if _FILE.fullmatch(entry.name):
                 with suppress(FileNotFoundError):  # it was removed meanwhile
-                    found.append(KeptSnapshot(entry.name, _seconds(match[1]), labels, entry.stat().st_size))
-    return sorted(found, key=lambda each: each.file)
+                    found.append((entry.name, entry.stat().st_size))
+    return sorted(found)
+
+
+def _kept(file: str, size_bytes: int) -> KeptSnapshot:
+    """Return what the name of a picture says."""
+    at, _, words = file.removesuffix(".jpg").partition("Z_")
+    labels = tuple(unquote(label.replace("~", "%")) for label in words.split("+") if label)
+    return KeptSnapshot(file, _seconds(at), labels, size_bytes)
+
+
+def _time(wall_s: float) -> str:
+    """Return a time as names begin with it."""
+    at = datetime.fromtimestamp(wall_s, timezone.utc)
+    return f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03}Z"
 
 
 def _name(wall_ns: int, labels: Sequence[str]) -> str:
     """Return the name of a file, without the labels that do not fit."""
-    at = datetime.fromtimestamp(wall_ns / 1e9, timezone.utc)
-    name = f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03}Z_"
+    name = f"{_time(wall_ns / 1e9)}_"
     for number, label in enumerate(labels):
         part = ("+" if number else "") + quote(label, safe="", errors="replace").replace("~", "%7E").replace("%", "~")
         if len(name) + len(part) > NAME_LIMIT:
