@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gateway.common.domain.document import Source
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
@@ -373,20 +373,19 @@ def _camera(setup: Setup) -> None:
         if text == "off":
             setup.cameras, setup.secrets = [], {}
             return ""
-        if not is_file(text):
-            try:
-                camera_source(text, "a file is named by its whole path")
-            except ConfigurationError as error:
-                return error.problem
-        user, at, place = text.partition("://")[2].rpartition("@")
+        try:
+            url, secret = _without_login(text)
+        except ConfigurationError as error:
+            return error.problem
         name = options.camera_name or (_read("Its name", first.get("name", "camera")) if setup.asks else "camera")
         before = by_name.get(name, {})
         asked = before.get("model", "")
         model = options.camera_model or (_read("Model or pipeline that is asked", asked) if setup.asks else asked)
-        found = {**before, "name": name, "url": f"{text.partition('://')[0]}://{place}" if at else text, "model": model}
-        if at:  # a file of its own: commands of every user read the settings
+        found = {**before, "name": name, "url": url, "model": model}
+        setup.secrets = {}  # not that of an answer before
+        if secret:  # a file of its own: commands of every user read the settings
             file = setup.main.absolute().with_name(f"camera-{name}")
-            found["credential"], setup.secrets = str(file), {file: unquote(user)}
+            found["credential"], setup.secrets = str(file), {file: secret}
         try:
             camera = CameraSettings(**{**found, "masks": (), "snapshot": None})
         except ConfigurationError as error:
@@ -396,6 +395,28 @@ def _camera(setup: Setup) -> None:
 
     if options.camera or setup.asks:
         setup.ask("camera", "Camera: rtsp://USER:PASSWORD@host/path, /dev/video0 or off", first.get("url", "off"), take)
+
+
+def _without_login(text: str) -> tuple[str, str]:
+    """Return a camera's URL without its login, and the login as USER:PASSWORD or "". Raises ConfigurationError.
+
+    Only what stands before the host is a login: paths and queries may have an "@", too.
+    """
+    if is_file(text):
+        return text, ""
+    camera_source(text, "a file is named by its whole path")
+    parts = urlsplit(text)
+    login, at, place = parts.netloc.rpartition("@")
+    if not at:
+        return text, ""
+    user, colon, password = (unquote(part, errors="replace") for part in login.partition(":"))
+    secret = f"{user}:{password}"
+    if not user or ":" in user or not secret.isprintable() or secret != secret.strip() or "\ufffd" in secret:
+        problem = "needs a user without ':', and no control characters or blanks at the ends in user and password"
+        raise ConfigurationError(f"the url {problem}: rtsp://USER:PASSWORD@host/path")
+    if not colon:
+        warn("the camera's url names a user without a password; the password is taken as empty")
+    return urlunsplit(parts._replace(netloc=place)), secret
 
 
 def _reached(setup: Setup, camera: CameraSettings) -> str:
@@ -445,9 +466,10 @@ def _files(setup: Setup) -> dict[Path, tuple[str, int, str]]:
         found[setup.main.with_name("tokens")] = (f"{line}\n", PRIVATE_MODE, "tokens of callers: one line each")
     for file, secret in setup.secrets.items():
         found[file] = (f"{secret}\n", PRIVATE_MODE, "user and password of a camera")
+    shows_all = not setup.cameras or all(camera.shown_url == camera.url for camera in setup.config().camera)
     found[setup.file] = (
         setup.text(),
-        PUBLIC_MODE,  # names and paths only: commands of every user read it
+        PUBLIC_MODE if shows_all else PRIVATE_MODE,  # names and paths only: commands of every user read it
         ", ".join(
             [f"{table}.{key}" for table, keys in setup.values.items() for key in keys]
             + [f"camera {each['name']}" for each in setup.cameras]

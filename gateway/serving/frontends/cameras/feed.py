@@ -31,11 +31,13 @@ from gateway.serving.frontends.cameras.protocol import (
     CONNECTING,
     LOST,
     NO_MODEL,
+    ORDER_BYTES,
     STALLED,
     STREAMING,
     STREAMS,
     CameraProtocolError,
     CameraReport,
+    encode_order,
     next_state,
     plain_reason,
     read_report,
@@ -387,7 +389,10 @@ class CameraFeed:
         if labels:
             self._order += 1
             self._picture = (self._order, answer.wall_ns, labels)
-            self._process.send({"picture": self._order, "entries": drawn})
+            order = {"picture": self._order, "entries": drawn}
+            while len(encode_order(order)) > ORDER_BYTES:  # a longer one would end the process
+                del drawn[len(drawn) // 2 :]
+            self._process.send(order)
 
     def _take_picture(self, report: CameraReport, descriptor: int) -> None:
         """Pass a picture on. Raises CameraProtocolError."""

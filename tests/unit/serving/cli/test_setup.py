@@ -172,6 +172,50 @@ def test_a_camera_that_cannot_be_reached_is_not_written(
     assert left(folder) == {"edge-gateway.toml"}
 
 
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("rtsp://192.0.2.1:554/user=a@b&x=1", ""),
+        ("http://192.0.2.1/mjpeg?mail=a@b", ""),
+        ("rtsp://me:p%40ss%2F@192.0.2.1:554/user=a@b&x=1", "me:p@ss/\n"),
+        ("rtsp://me:a:b@192.0.2.1:554/user=a@b&x=1", "me:a:b\n"),
+    ],
+)
+def test_only_what_stands_before_the_host_is_a_login(folder: Path, run: Run, url: str, login: str) -> None:
+    run("--camera", url, "--camera-model", "street", "--no-check")
+    (camera,) = written(folder)["camera"]
+    secret = folder / "camera-camera"
+    assert camera["url"] == (f"rtsp://{url.split('@', 1)[1]}" if login else url)
+    assert (secret.read_text() if secret.exists() else "") == login
+
+
+def test_a_user_without_a_password_has_an_empty_one_and_it_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--camera", "rtsp://admin@192.0.2.1/h264", "--camera-model", "street", "--no-check")
+    assert main(["setup", "--yes", "--config", str(folder / "edge-gateway.toml"), *words]) == 0
+    assert "a user without a password" in capsys.readouterr().err
+    assert (folder / "camera-camera").read_text() == "admin:\n"
+
+
+@pytest.mark.parametrize(
+    "login", ["me:a%0Ab", "m%0Ae:ab", "me:a%00", "me:a%C2%85b", "me:ab%20", ":ab", "m%3Ae:ab", "me:%ff"]
+)
+def test_a_login_that_the_file_cannot_hold_is_refused(folder: Path, run: Run, login: str) -> None:
+    error = run("--camera", f"rtsp://{login}@192.0.2.1/h264", "--camera-model", "street", "--no-check", code=2)["error"]
+    assert "the url" in error
+    assert login not in error
+    assert left(folder) == {"edge-gateway.toml"}
+
+
+@pytest.mark.parametrize("place", ["h264?user=admin&password=w0rd", "user=admin_password=w0rd_channel=1"])
+def test_settings_with_a_password_in_a_url_are_not_for_every_user(folder: Path, run: Run, place: str) -> None:
+    run("--camera", f"rtsp://192.0.2.1/{place}", "--camera-model", "street", "--no-check")
+    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o640
+    run("--camera", "rtsp://192.0.2.1/h264", "--camera-model", "street", "--no-check")
+    assert (folder / "conf.d" / "50-setup.toml").stat().st_mode & 0o777 == 0o644
+
+
 def test_cameras_of_another_file_are_not_replaced(folder: Path, run: Run) -> None:
     (folder / "edge-gateway.toml").write_text('[[camera]]\nname = "door"\nurl = "/dev/video0"\nmodel = "m"\n')
     assert "another file has a [[camera]]" in run("--camera", "rtsp://10.0.0.7/x", code=2)["error"]
