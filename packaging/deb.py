@@ -90,6 +90,7 @@ DROPPED = (
     "onnxruntime/capi/libonnxruntime.so*",  # for programs in C: Python's module holds all of it
     *("PIL/_avif.*", "pillow.libs/libavif-*", "PIL/_imagingcms.*", "pillow.libs/liblcms2-*", "PIL/_imagingtk.*"),
     "numpy/_core/_simd.*",  # for the tests of numpy
+    "numpy/distutils/*",  # builds extensions
     "yaml/_yaml.*",  # a faster reader of YAML, which nothing here asks for
 )
 """Files of wheels that no program here reads."""
