@@ -327,6 +327,8 @@ class SequenceRequest:
         if not self.ticket.done:
             self.ticket.end()
         self._home.under_way.remove(self.ticket)
+        # What is pending holds this request, and so does its ticket: they would wait for a search for garbage.
+        self._pending, self.ticket.home = None, self._home
         if (stream := self._stream) is not None:
             self._stream = None
             self._home.streams.leave(stream, self)

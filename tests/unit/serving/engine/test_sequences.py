@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from gateway.common.domain.manifest import ControlInput, SequenceBatching, State
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import END, OPENS, START, InferRequest, SequenceState
 from gateway.serving.engine.engine import Futures
-from gateway.serving.engine.sequences import SequenceServable
+from gateway.serving.engine.sequences import SequenceRequest, SequenceServable
 from gateway.serving.engine.streams import Streams
+from gateway.serving.engine.ticket import Ticket
 from tests.simulators.engine_rig import release
 from tests.simulators.pipelines import PipelineRig, asked, spec
 
@@ -440,3 +442,68 @@ async def test_a_route_gives_a_sequence_to_one_version() -> None:
     sizes = [len(target(rig, version).streams) for version in "12"]
     assert (sum(sizes), min(sizes) > 0) == (16, True)
     rig.repository._leases.close()
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+class Words:
+    """Sink that keeps how each request ended, and neither answers nor errors."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def answer(self, token: Any, response: Any) -> None:
+        self.found.append("answered")
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        self.found.append(error.fault.value)
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`."""
+
+
+def left() -> int:
+    """Return how many requests and states there are."""
+    kinds = SequenceRequest, Ticket, InferRequest, SequenceState
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["answered", "failed", "cancelled", "displaced"])
+async def test_the_memory_of_a_request_and_its_state_waits_for_no_search_for_garbage(how: str) -> None:
+    rig = await sums(slow=how in {"cancelled", "displaced"}, queue_requests=4)
+    session, words = rig.session_of("sums"), Words()
+    await add(rig, 1, START, "1")
+
+    def submit(value: float, stream: str, **changes: Any) -> Any:
+        return rig.engine.submit(number(value, START, stream, **changes), words, None)
+
+    async def once() -> None:
+        session.gate.clear() if how in {"cancelled", "displaced"} else None
+        late = {"deadline_ns": time.monotonic_ns() + 10**12}
+        pending = [submit(np.inf if how == "failed" else 1, stream, **late) for stream in "1133"]
+        if how == "displaced":
+            submit(1, "2", caller="other")
+            await asyncio.sleep(0)
+        elif how == "cancelled":
+            for each in pending:
+                each.cancel()
+        del pending
+        session.gate.set()
+        while target(rig).busy:
+            await asyncio.sleep(0.001)
+        await add(rig, 1, START, "1")
+        for caller, stream in (("other", "2"), ("", "3")):
+            await add(rig, 1, START, stream, caller=caller)
+
+    await once()
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await once()
+        assert left() < before + 10  # a thread may hold its last run
+    finally:
+        gc.enable()
+    ends = {"answered": ["answered"] * 44, "failed": ["INVALID"] * 44, "cancelled": list[str]()}
+    assert words.found == ends.get(how, ["OVERLOADED", *["answered"] * 4] * 11), words.found
