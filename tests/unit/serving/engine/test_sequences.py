@@ -21,7 +21,7 @@ from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import END, OPENS, START, InferRequest, SequenceState
 from gateway.serving.engine.engine import Futures
 from gateway.serving.engine.sequences import SequenceRequest, SequenceServable
-from gateway.serving.engine.streams import Streams
+from gateway.serving.engine.streams import STREAM_BYTES, Streams
 from gateway.serving.engine.ticket import Ticket
 from tests.simulators.engine_rig import release
 from tests.simulators.pipelines import PipelineRig, asked, spec
@@ -262,11 +262,66 @@ def test_a_state_that_grows_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatc
         assert found == [2, 3, 4]  # an open size is 1 at first, as in Triton
         monkeypatch.setattr("gateway.serving.engine.sequences.ONE_STATE_BYTES", 16)
         for _ in range(2):
-            with pytest.raises(RequestError, match="its state 'next' has 20 bytes, at most 16 are kept") as caught:
+            with pytest.raises(RequestError, match="its state has 20 bytes with 'next', at most 16 are kept") as caught:
                 await rig.engine.infer(number(1))
             assert caught.value.fault is Fault.TOO_LARGE
 
     asyncio.run(run())
+
+
+@pytest.mark.asyncio
+async def test_the_states_of_a_sequence_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = PipelineRig()
+    two = SequenceBatching((StateTensors("a", "c"), StateTensors("b", "d")), ())
+    tensors = tuple(spec(name, 4) for name in "abcd")
+
+    def run(given: Tensors) -> Tensors:
+        return {"y": given["x"], "c": given["a"], "d": given["b"]}
+
+    rig.model("sums", run, (spec("x", 1), *tensors[:2]), (spec("y", 1), *tensors[2:]), sequence=two)
+    await rig.begin()
+    await rig.engine.infer(number(1, START))
+    monkeypatch.setattr("gateway.serving.engine.sequences.ONE_STATE_BYTES", 31)
+    with pytest.raises(RequestError, match="its state has 32 bytes with 'd', at most 31 are kept"):
+        await rig.engine.infer(number(1))
+
+
+@pytest.mark.asyncio
+async def test_states_are_bounded_while_all_sequences_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await sums(slow=True)
+    await add(rig, 1, START, "0")
+    one = target(rig).streams._size
+    monkeypatch.setattr("gateway.serving.engine.streams.STATE_LIMIT_BYTES", 2 * one + 3 * STREAM_BYTES)
+    rig.session_of("sums").gate.clear()
+    tasks = [asyncio.ensure_future(add(rig, 1, START, str(each // 2))) for each in range(2, 10)]
+    await asyncio.sleep(0)
+    rig.session_of("sums").gate.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    faults = [each.fault for each in found if isinstance(each, RequestError)]
+    assert faults
+    assert set(faults) == {Fault.OVERLOADED}
+    assert 101.0 in found
+    assert len(faults) < len(found) - 1
+    assert target(rig).streams._size <= 2 * one + 3 * STREAM_BYTES
+    assert not target(rig).busy
+    assert await add(rig, 2, START, "1") == 102  # those that are idle make room
+
+
+@pytest.mark.asyncio
+async def test_a_state_that_is_larger_than_all_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await sums()
+    monkeypatch.setattr("gateway.serving.engine.streams.STATE_LIMIT_BYTES", STREAM_BYTES)
+    error = await refused(rig, 1, START)
+    assert (error.fault, len(target(rig).streams), target(rig).streams._size) == (Fault.TOO_LARGE, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_refused_request_makes_no_sequence_be_forgotten() -> None:
+    rig = await sums(sequence=replace(SUMS, limits=StreamLimits(keys=1)))
+    assert await add(rig, 1, START, "1") == 101
+    for stream in "23":
+        assert "START flag" in (await refused(rig, 1, 0, stream)).message
+    assert await add(rig, 1, 0, "1") == 102
 
 
 @pytest.mark.asyncio
