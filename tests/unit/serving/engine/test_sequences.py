@@ -499,6 +499,20 @@ async def test_a_route_gives_a_sequence_to_one_version() -> None:
     rig.repository._leases.close()
 
 
+@pytest.mark.asyncio
+async def test_a_shadow_with_sequences_says_why_it_is_not_compared() -> None:
+    rig = await sums()
+    made = rig.manifests["sums"]
+    await rig.repository.synchronise([release(made), release(replace(made, version="2"), "d2")])
+    rig.repository.route("sums", {"1": 100}, shadow="2", lease_s=60.0)
+    assert await add(rig, 1, START) == 101
+    counted = target(rig, "2").statistics.shadow
+    while not counted.not_compared:
+        await asyncio.sleep(0)
+    assert counted.not_compared == {"sequence": 1}
+    rig.repository._leases.close()
+
+
 # ---- memory ----------------------------------------------------------------------------------------------------------
 class Words:
     """Sink that keeps how each request ended, and neither answers nor errors."""
