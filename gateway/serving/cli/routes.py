@@ -127,7 +127,7 @@ async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | N
         return ModelManifest(release.name, release.version, inputs, inputs, (), batch=True), ""
     if release.manifest is None:
         return _assumed(route), f"windows and shapes were not checked: model '{route.model}' has no manifest"
-    return release.manifest, ""
+    return release.manifest.seen, ""
 
 
 def _assumed(route: MqttRoute) -> ModelManifest | None:

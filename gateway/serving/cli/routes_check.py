@@ -57,7 +57,7 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
         for each in ready
         if each.window is not None and each.padded_rows is not None
     )
-    spec = next((each for each in manifest.inputs if each.default is None), manifest.inputs[0])
+    spec = manifest.inputs[0]  # the one that the daemon sends to
     if (
         checked.tensor
         and not spec.takes_encoded

@@ -34,7 +34,7 @@ from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.frame import Frame
 
 ONE_STATE_BYTES = STATE_LIMIT_BYTES // 4
-"""Most bytes of the state of one sequence: an output may grow with each run."""
+"""Most bytes of the states of one sequence: outputs may grow with each run."""
 STATE = "state"
 
 
@@ -191,14 +191,15 @@ class SequenceTensors:
 
     def next(self, response: InferResponse) -> SequenceState:
         """Take the state out of an answer. Raises RequestError if the model cannot go on with it."""
-        found = dict[str, Tensor]()
+        found, size = dict[str, Tensor](), 0
         for state, spec in self._states:
             array = response.outputs.pop(state.output).array
             if not fits(array.shape, (1, *spec.shape[1:]) if self._batched else spec.shape):
                 words = f"its state '{state.output}' has the shape {list(array.shape)}, expected {list(spec.shape)}"
                 raise RequestError(Fault.INTERNAL, f"model '{self._name}': {words}")
-            if array.nbytes > ONE_STATE_BYTES:
-                words = f"its state '{state.output}' has {array.nbytes} bytes, at most {ONE_STATE_BYTES} are kept"
+            size += array.nbytes
+            if size > ONE_STATE_BYTES:
+                words = f"its state has {size} bytes with '{state.output}', at most {ONE_STATE_BYTES} are kept"
                 raise RequestError(Fault.TOO_LARGE, f"model '{self._name}': {words}; end the sequence earlier")
             # A row of a run for many would keep the whole run in memory.
             found[state.input] = Tensor(spec.datatype, array if array.base is None else array.copy())
@@ -281,14 +282,14 @@ class SequenceRequest:
         """Implement `Sink.answer`."""
         try:
             state = self._home.tensors.next(response)
+            if self._stream is None:
+                response.state = state
+            else:
+                ends = self.ticket.request.place & END
+                self._home.streams.keep(self._stream, {} if ends else {STATE: state})
         except RequestError as error:
             self.refuse(None, error)
             return
-        if self._stream is None:
-            response.state = state
-        else:
-            ends = self.ticket.request.place & END
-            self._home.streams.keep(self._stream, {} if ends else {STATE: state})
         self._end()
         self._sink.answer(self.ticket.token, response)
 
@@ -327,6 +328,8 @@ class SequenceRequest:
         if not self.ticket.done:
             self.ticket.end()
         self._home.under_way.remove(self.ticket)
+        # What is pending holds this request, and so does its ticket: they would wait for a search for garbage.
+        self._pending, self.ticket.home = None, self._home
         if (stream := self._stream) is not None:
             self._stream = None
             self._home.streams.leave(stream, self)

@@ -144,7 +144,7 @@ class Shadow:
 
     def _ask(self, by: ModelTarget, ticket: Ticket, response: InferResponse) -> None:
         alike = by.manifest.inputs == self.servable.manifest.inputs
-        if reason := _unfit(ticket, alike=alike):
+        if reason := "sequence" if self.servable.manifest.sequence else _unfit(ticket, alike=alike):
             self._skip(reason)
             return
         document = by.manifest.answered[:1]  # JSON of the task's tensors, which are compared as tensors

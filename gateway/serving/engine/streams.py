@@ -77,7 +77,6 @@ class Streams:
             stream, self._size = StreamState(key), self._size + STREAM_BYTES
         self._busy[key] = stream
         stream.line.append(passage)
-        self._make_room(stream)
         return stream
 
     def waiting(self, caller: str, name: str) -> int:
@@ -85,12 +84,18 @@ class Streams:
         return len(stream.line) if (stream := self._busy.get((caller, name))) else 0
 
     def keep(self, stream: StreamState, states: dict[str, Any]) -> None:
-        """Keep what the steps of a request made of the states."""
-        self._size -= stream.size
-        stream.states = states
-        stream.size = STREAM_BYTES + sum(STEP_BYTES + state.nbytes for state in states.values())
-        self._size += stream.size
-        self._make_room(stream)
+        """Keep what the steps of a request made of the states. Raises RequestError if there is no room for it."""
+        size = STREAM_BYTES + sum(STEP_BYTES + state.nbytes for state in states.values())
+        grown = size - stream.size
+        self._size += grown
+        if states:
+            self._make_room(stream)
+        if grown > 0 and self._size > STATE_LIMIT_BYTES:  # all others are under way
+            self._size -= grown
+            fault = Fault.TOO_LARGE if size > STATE_LIMIT_BYTES else Fault.OVERLOADED
+            words = f"its state of {size} bytes does not fit into the {STATE_LIMIT_BYTES} that all streams have"
+            raise RequestError(fault, words)
+        stream.states, stream.size = states, size
 
     def leave(self, stream: StreamState, passage: InLine) -> None:
         """Take a request out of the line. If it had its turn, the next one has it."""

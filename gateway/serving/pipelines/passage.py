@@ -218,7 +218,7 @@ class RequestPassage:
         loop = asyncio.get_running_loop()
         future = begin_slices(self._target.preparing, self.ticket.request.caller, outputs, self._is_over)
         self._threaded[future] = len(self.plan.runs) - 1
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done, future))
+        future.add_done_callback(lambda made: loop.call_soon_threadsafe(done, made))  # it must not hold itself
 
     def cancel(self) -> None:
         """Cancel what is under way."""
@@ -327,13 +327,13 @@ class RequestPassage:
             if key is not None:
                 self._shared[key] = future
 
-        def ended() -> None:
-            self._threaded.pop(future, None)
+        def ended(made: Future[Any]) -> None:
+            self._threaded.pop(made, None)
             if not is_over():
-                self._step(index, lambda: done(future.result()))
+                self._step(index, lambda: done(made.result()))
                 self.advance()
 
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+        future.add_done_callback(lambda made: loop.call_soon_threadsafe(ended, made))  # it must not hold itself
 
     def _decoded(self, index: int, run: DecodeRun, began_ns: int, views: Array) -> None:
         self.values[run.slot], statistics = views, self._target.steps[index]

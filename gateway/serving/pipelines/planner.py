@@ -15,7 +15,6 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression
 from gateway.common.domain.manifest import IMAGE_FORMATS, ROWS, ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.pipeline import (
-    REQUEST_ROWS_LIMIT,
     CountStep,
     MergeStep,
     ModelStep,
@@ -40,7 +39,6 @@ from gateway.serving.pipelines.columns import (
     ColumnType,
     ColumnValue,
     RowSet,
-    StepError,
     Values,
     lifted,
     owner_of,
@@ -61,7 +59,7 @@ LOOP_CORNERS = 5_000
 LOOP_HEADER_BYTES = 16_384
 """Largest image whose header is read on the event loop: an odd one is thousands of parts, each read by Python."""
 LOOP_NUMBERS = 100_000
-"""Most numbers of an input that are put into windows on the event loop."""
+"""Most numbers of an input, and of the windows that it makes, on the event loop."""
 WINDOW_BYTES = 2**24
 """Largest window, which a stream keeps, in bytes."""
 MOVED = ("align", "turn", "warp")
@@ -248,8 +246,6 @@ class Planner:
             samples = np.asarray(given, dtype).reshape(-1, *inner)
             state = values[turn].states.get(step.name) or StreamValues(np.zeros((0, *inner), dtype), step.size)
             values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
-            if len(ends) > REQUEST_ROWS_LIMIT:
-                raise StepError(f"makes more than {REQUEST_ROWS_LIMIT} windows; send fewer values in a request")
             values[rows.index] = ends * len(given) // max(1, len(samples))
             values[rows.count] = len(ends)
 
@@ -265,7 +261,7 @@ class Planner:
             step.name,
             self._needs(step.of),
             apply,
-            lambda values: any(values[slot].size > LOOP_NUMBERS for slot in read),
+            lambda values: any(values[slot].size * max(1.0, step.size / step.hop) > LOOP_NUMBERS for slot in read),
         )
         self._add(run, columns.get, lambda: list(columns))
 

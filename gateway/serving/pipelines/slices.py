@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import TypeVar
 
 from gateway.serving.engine.threads import Threads
@@ -19,20 +20,21 @@ def begin_slices(threads: Threads, caller: str, work: Slices[T], is_over: Callab
     Raises RuntimeError if no thread can start.
     """
     whole: Future[T] = Future()
-
-    def run() -> None:
-        if not (whole.running() or whole.set_running_or_notify_cancel()):
-            return
-        try:
-            work.throw(CancelledError) if is_over() else next(work)
-            threads.submit_for(caller, run)
-        except StopIteration as ended:
-            whole.set_result(ended.value)
-        except BaseException as error:  # noqa: BLE001  a thread's boundary: the future passes the error on
-            whole.set_exception(error.with_traceback(None))  # whose frames would hold the work's data
-
-    threads.submit_for(caller, run)
+    threads.submit_for(caller, partial(_slice, threads, caller, work, is_over, whole))
     return whole
+
+
+def _slice(threads: Threads, caller: str, work: Slices[T], is_over: Callable[[], bool], whole: Future[T]) -> None:
+    """Do one slice. It is no closure that holds itself: the work's data would wait for a search for garbage."""
+    if not (whole.running() or whole.set_running_or_notify_cancel()):
+        return
+    try:
+        work.throw(CancelledError) if is_over() else next(work)
+        threads.submit_for(caller, partial(_slice, threads, caller, work, is_over, whole))
+    except StopIteration as ended:
+        whole.set_result(ended.value)
+    except BaseException as error:  # noqa: BLE001  a thread's boundary: the future passes the error on
+        whole.set_exception(error.with_traceback(None))  # whose frames would hold the work's data
 
 
 def whole_of(work: Slices[T]) -> T:

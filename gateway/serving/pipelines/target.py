@@ -433,6 +433,7 @@ class PipelineTarget:
         self.statistics.executed(1, ticket.form.rows, times, RUNTIME)
         self.statistics.ignored_parameters += ticket.request.ignored_parameters
         self._end(ticket)
+        passage.cancel()  # it lets go of the work on threads, which holds it
         ticket.sink.answer(
             ticket.token, InferResponse(manifest.name, manifest.version, ticket.request.id, outputs, RUNTIME)
         )

@@ -13,6 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.common.domain.access import Security
+from gateway.common.domain.manifest import SequenceBatching, StateTensors
 from gateway.common.domain.tensor import Tensors
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.frontends.grpc_v2.service.inference import InferenceService
@@ -82,11 +83,24 @@ async def test_waiting_messages_are_answered_from_their_own_memory_and_counted(w
     await rig.repository.close()
 
 
+@pytest.mark.parametrize("has_sequences", [False, True])
 @pytest.mark.parametrize("limit_us", [0, 10_000])  # on the model's worker, or joined with others as bytes
-async def test_the_memory_of_an_answered_message_waits_for_no_search_for_garbage(limit_us: int) -> None:
+async def test_the_memory_of_an_answered_message_waits_for_no_search_for_garbage(
+    limit_us: int, has_sequences: bool
+) -> None:
     width, settings = 300_000, GrpcSettings()
-    rig = await quick_rig(manifest(inputs=(replace(X, shape=(-1, width)),), outputs=(Y,)), inline_limit_us=limit_us)
-    rig.session.run = lambda inputs: {"y": inputs["x"][:, -1:].copy()}  # type: ignore[method-assign]
+    state, following = replace(X, name="state", shape=(-1, 1)), replace(Y, name="next", shape=(-1, 1))
+    of = manifest(inputs=(replace(X, shape=(-1, width)),), outputs=(Y,))
+    if has_sequences:
+        inputs, outputs = (*of.inputs, state), (Y, following)
+        of = manifest(inputs=inputs, outputs=outputs, sequence=SequenceBatching((StateTensors("state", "next"),)))
+    rig = await quick_rig(of, inline_limit_us=limit_us)
+
+    def run(inputs: Tensors) -> Tensors:
+        made = {"y": inputs["x"][:, -1:].copy()}
+        return made | ({"next": inputs["state"] + 1} if has_sequences else {})
+
+    rig.session.run = run  # type: ignore[method-assign]
     service = InferenceService(rig.engine, rig.engine, rig.engine, settings, None, pools=Pools(UNDIVIDED))  # type: ignore[arg-type]
     server, memory = GrpcServer(service, settings, Security()), service.message_memory
     (address,) = await server.start([LOOPBACK])
@@ -95,8 +109,13 @@ async def test_the_memory_of_an_answered_message_waits_for_no_search_for_garbage
         async with grpc.aio.insecure_channel(str(address)) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for value in ASKED:
-                assert value_of(await stub.ModelInfer(question(width, value))) == value
+                asked = question(width, value)
+                if has_sequences:
+                    asked.parameters["sequence_id"].string_param = "a"
+                    asked.parameters["sequence_start"].bool_param = value == ASKED[0]
+                assert value_of(await stub.ModelInfer(asked)) == value
                 await until(lambda: memory.used_bytes == 0)
     finally:
         gc.enable()
         await server.stop(0)
+        await rig.repository.close()

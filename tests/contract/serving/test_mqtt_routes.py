@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from dataclasses import replace
 from datetime import datetime
 
 import cbor2
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.manifest import SequenceBatching, StateTensors
 from gateway.common.domain.tensor import Datatype
-from gateway.serving.domain.infer import OPENS
+from gateway.serving.domain.infer import OPENS, InferRequest, InferResponse
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import identity
@@ -294,6 +296,32 @@ async def test_qos_0_gives_up_the_oldest_when_inference_is_slow(broker: Mosquitt
         inference.gate.set()
         values = [echoed(await client.next_json("edge/gw/results/single/a")) for _ in range(4)]
     assert values == [0.0, 7.0, 8.0, 9.0]
+
+
+@pytest.mark.parametrize("fault", [Fault.OVERLOADED, Fault.INTERNAL])
+@pytest.mark.parametrize("has_state", [True, False])
+async def test_what_is_tried_again_stays_before_later_messages_of_a_sensor_where_there_is_state(
+    broker: Mosquitto, client: Peer, has_state: bool, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequence = SequenceBatching((StateTensors("state", "next"),)) if has_state else None
+    inference = simulated(replace(identity(Datatype.FP32), sequence=sequence))
+    infer, ran, last = inference.infer, list[float](), 9 if has_state else 3
+
+    async def fails_until_another_ran(request: InferRequest) -> InferResponse:
+        value = float(request.inputs[next(iter(request.inputs))].array.flat[0])
+        if value == 1 and last not in ran:
+            raise RequestError(fault, "at first")
+        ran.append(value)
+        return await infer(request)
+
+    monkeypatch.setattr(inference, "infer", fails_until_another_ran)
+    async with frontend(inference, broker.url, SINGLE, max_attempts=100) as gateway:
+        for sensor, value in (("a", 1), ("a", 2), ("a", 3), ("b", 9)):
+            await client.publish(f"single/{sensor}", f"[{value}]")
+        found = [await client.next_json(lambda message: "/results/" in message.topic) for _ in range(4)]
+        await until(lambda: gateway.counters().get("acknowledged") == 4)
+        assert gateway.counters()["retries"] > 0
+    assert [echoed(each) for each in found if each["sensor"] == "a"] == ([1, 2, 3] if has_state else [2, 3, 1])
 
 
 async def test_qos_0_overload_is_counted_not_told(broker: Mosquitto, client: Peer) -> None:

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 
 from gateway.cli import main
 from gateway.common.domain.errors import RequestError
+from gateway.common.domain.manifest import SequenceBatching, StateTensors
+from gateway.common.domain.release import Release
 from gateway.serving.config import parse_config
 from gateway.serving.frontends.mqtt.inbound.proposal import propose, write_toml
 from gateway.serving.frontends.mqtt.outbound.contents import timestamp
+from tests.simulators.engine_rig import manifest, release
+from tests.simulators.pipelines import spec
 from tests.unit.serving.frontends.mqtt.test_payload_guide import EXAMPLES
 
 CONFIG = """
@@ -96,6 +100,26 @@ def test_a_row_of_a_pipeline_is_shown(files: Path, capsys: pytest.CaptureFixture
     assert (found["tensor"], found["inputs"], found["problem"]) == ("FP32 [1, 3]", 1, None)
     assert run(files, b'{"l": [1, 2]}', *models) == 1
     assert "[1, 2]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("default", [None, 1.5])
+def test_a_row_goes_to_the_first_input_that_callers_see(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, default: float | None
+) -> None:
+    inputs = (spec("state", 5), spec("x", 3, default=default), spec("y", 1))
+    sequence = SequenceBatching((StateTensors("state", "next"),))
+    fold = release(manifest("fold", inputs=inputs, outputs=(spec("next", 5), spec("z", 1)), sequence=sequence), "d1")
+
+    async def find(*_: Any) -> Release:
+        return fold
+
+    monkeypatch.setattr("gateway.serving.cli.routes.find_release", find)
+    route = '[[mqtt.route]]\nname = "tanks"\ntopics = ["tanks/+"]\nmodel = "fold"\nrows = "[l]"\n'
+    (files / "gateway.toml").write_text(route)
+    assert run(files, b'{"l": [1, 2, 4]}', "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tensor"], found["inputs"], found["problem"]) == ("FP32 [1, 3]", 1, None)
+    assert run(files, b'{"l": [1]}') == 1
 
 
 SESSIONS = """

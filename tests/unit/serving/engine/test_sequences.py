@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from gateway.common.domain.manifest import ControlInput, SequenceBatching, State
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import END, OPENS, START, InferRequest, SequenceState
 from gateway.serving.engine.engine import Futures
-from gateway.serving.engine.sequences import SequenceServable
-from gateway.serving.engine.streams import Streams
+from gateway.serving.engine.sequences import SequenceRequest, SequenceServable
+from gateway.serving.engine.streams import STREAM_BYTES, Streams
+from gateway.serving.engine.ticket import Ticket
 from tests.simulators.engine_rig import release
 from tests.simulators.pipelines import PipelineRig, asked, spec
 
@@ -260,11 +262,66 @@ def test_a_state_that_grows_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatc
         assert found == [2, 3, 4]  # an open size is 1 at first, as in Triton
         monkeypatch.setattr("gateway.serving.engine.sequences.ONE_STATE_BYTES", 16)
         for _ in range(2):
-            with pytest.raises(RequestError, match="its state 'next' has 20 bytes, at most 16 are kept") as caught:
+            with pytest.raises(RequestError, match="its state has 20 bytes with 'next', at most 16 are kept") as caught:
                 await rig.engine.infer(number(1))
             assert caught.value.fault is Fault.TOO_LARGE
 
     asyncio.run(run())
+
+
+@pytest.mark.asyncio
+async def test_the_states_of_a_sequence_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = PipelineRig()
+    two = SequenceBatching((StateTensors("a", "c"), StateTensors("b", "d")), ())
+    tensors = tuple(spec(name, 4) for name in "abcd")
+
+    def run(given: Tensors) -> Tensors:
+        return {"y": given["x"], "c": given["a"], "d": given["b"]}
+
+    rig.model("sums", run, (spec("x", 1), *tensors[:2]), (spec("y", 1), *tensors[2:]), sequence=two)
+    await rig.begin()
+    await rig.engine.infer(number(1, START))
+    monkeypatch.setattr("gateway.serving.engine.sequences.ONE_STATE_BYTES", 31)
+    with pytest.raises(RequestError, match="its state has 32 bytes with 'd', at most 31 are kept"):
+        await rig.engine.infer(number(1))
+
+
+@pytest.mark.asyncio
+async def test_states_are_bounded_while_all_sequences_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await sums(slow=True)
+    await add(rig, 1, START, "0")
+    one = target(rig).streams._size
+    monkeypatch.setattr("gateway.serving.engine.streams.STATE_LIMIT_BYTES", 2 * one + 3 * STREAM_BYTES)
+    rig.session_of("sums").gate.clear()
+    tasks = [asyncio.ensure_future(add(rig, 1, START, str(each // 2))) for each in range(2, 10)]
+    await asyncio.sleep(0)
+    rig.session_of("sums").gate.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    faults = [each.fault for each in found if isinstance(each, RequestError)]
+    assert faults
+    assert set(faults) == {Fault.OVERLOADED}
+    assert 101.0 in found
+    assert len(faults) < len(found) - 1
+    assert target(rig).streams._size <= 2 * one + 3 * STREAM_BYTES
+    assert not target(rig).busy
+    assert await add(rig, 2, START, "1") == 102  # those that are idle make room
+
+
+@pytest.mark.asyncio
+async def test_a_state_that_is_larger_than_all_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await sums()
+    monkeypatch.setattr("gateway.serving.engine.streams.STATE_LIMIT_BYTES", STREAM_BYTES)
+    error = await refused(rig, 1, START)
+    assert (error.fault, len(target(rig).streams), target(rig).streams._size) == (Fault.TOO_LARGE, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_refused_request_makes_no_sequence_be_forgotten() -> None:
+    rig = await sums(sequence=replace(SUMS, limits=StreamLimits(keys=1)))
+    assert await add(rig, 1, START, "1") == 101
+    for stream in "23":
+        assert "START flag" in (await refused(rig, 1, 0, stream)).message
+    assert await add(rig, 1, 0, "1") == 102
 
 
 @pytest.mark.asyncio
@@ -440,3 +497,82 @@ async def test_a_route_gives_a_sequence_to_one_version() -> None:
     sizes = [len(target(rig, version).streams) for version in "12"]
     assert (sum(sizes), min(sizes) > 0) == (16, True)
     rig.repository._leases.close()
+
+
+@pytest.mark.asyncio
+async def test_a_shadow_with_sequences_says_why_it_is_not_compared() -> None:
+    rig = await sums()
+    made = rig.manifests["sums"]
+    await rig.repository.synchronise([release(made), release(replace(made, version="2"), "d2")])
+    rig.repository.route("sums", {"1": 100}, shadow="2", lease_s=60.0)
+    assert await add(rig, 1, START) == 101
+    counted = target(rig, "2").statistics.shadow
+    while not counted.not_compared:
+        await asyncio.sleep(0)
+    assert counted.not_compared == {"sequence": 1}
+    rig.repository._leases.close()
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+class Words:
+    """Sink that keeps how each request ended, and neither answers nor errors."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def answer(self, token: Any, response: Any) -> None:
+        self.found.append("answered")
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        self.found.append(error.fault.value)
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`."""
+
+
+def left() -> int:
+    """Return how many requests and states there are."""
+    kinds = SequenceRequest, Ticket, InferRequest, SequenceState
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["answered", "failed", "cancelled", "displaced"])
+async def test_the_memory_of_a_request_and_its_state_waits_for_no_search_for_garbage(how: str) -> None:
+    rig = await sums(slow=how in {"cancelled", "displaced"}, queue_requests=4)
+    session, words = rig.session_of("sums"), Words()
+    await add(rig, 1, START, "1")
+
+    def submit(value: float, stream: str, **changes: Any) -> Any:
+        return rig.engine.submit(number(value, START, stream, **changes), words, None)
+
+    async def once() -> None:
+        session.gate.clear() if how in {"cancelled", "displaced"} else None
+        late = {"deadline_ns": time.monotonic_ns() + 10**12}
+        pending = [submit(np.inf if how == "failed" else 1, stream, **late) for stream in "1133"]
+        if how == "displaced":
+            submit(1, "2", caller="other")
+            await asyncio.sleep(0)
+        elif how == "cancelled":
+            for each in pending:
+                each.cancel()
+        del pending
+        session.gate.set()
+        while target(rig).busy:
+            await asyncio.sleep(0.001)
+        await add(rig, 1, START, "1")
+        for caller, stream in (("other", "2"), ("", "3")):
+            await add(rig, 1, START, stream, caller=caller)
+
+    await once()
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await once()
+        assert left() < before + 10  # a thread may hold its last run
+    finally:
+        gc.enable()
+    ends = {"answered": ["answered"] * 44, "failed": ["INVALID"] * 44, "cancelled": list[str]()}
+    assert words.found == ends.get(how, ["OVERLOADED", *["answered"] * 4] * 11), words.found

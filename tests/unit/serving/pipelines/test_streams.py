@@ -546,6 +546,25 @@ async def test_bytes_of_states_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.asyncio
+async def test_bytes_of_states_are_bounded_while_all_streams_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await following()
+    await tracks(rig, frame(0, 100, 200), stream="a")
+    limit = 2 * rig.target().streams._size + 4 * streams.STREAM_BYTES
+    monkeypatch.setattr(streams, "STATE_LIMIT_BYTES", limit)
+    find = Detector(rig, monkeypatch)
+    tasks = [(await begun(rig, frame(0, 100, 200), stream=f"s{n % 6}"))[0] for n in range(12)]
+    while find.held:
+        await find.let(0)
+        assert rig.target().streams._size <= limit
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    faults = [each for each in found if isinstance(each, RequestError)]
+    assert {each.fault for each in faults} == {Fault.OVERLOADED}
+    assert "step 'people': its state of" in faults[0].message
+    assert found.count([[1, 2, 3]]) == 12 - len(faults) > 1
+    assert not rig.target().busy
+
+
+@pytest.mark.asyncio
 async def test_a_hundred_thousand_streams_have_the_size_that_is_counted() -> None:
     kept = streams.Streams(StreamLimits(100_000, 86_400.0))
     tracked = np.arange(5 * 23, dtype=np.float64).reshape(5, 23)

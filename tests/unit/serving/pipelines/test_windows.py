@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,13 @@ from gateway.common.domain.errors import ConfigurationError, RequestError
 from gateway.common.domain.manifest import ControlInput, SequenceBatching, StateTensors, TensorSpec
 from gateway.common.domain.manifest_toml import read_manifest
 from gateway.common.domain.tensor import Array, Datatype, Tensors
+from gateway.serving.domain.infer import InferRequest
 from gateway.serving.engine.sequences import SequenceServable
+from gateway.serving.engine.ticket import Ticket
 from gateway.serving.frontends.documents import pipeline_steps
+from gateway.serving.pipelines import plan, planner
+from gateway.serving.pipelines.columns import StepError
+from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.windows import StreamValues, windows
 from tests.simulators.daemon import ROOT
 from tests.simulators.engine_rig import release
@@ -88,6 +96,45 @@ def test_windows_of_chunks_are_those_of_the_whole(sizes: list[int], size: int, h
         found += list(made)
     wanted = [whole[end - size : end] for end in range(size, len(whole) + 1, hop)]
     assert [each.tolist() for each in found] == [each.tolist() for each in wanted]
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "words"),
+    [(30_000, 16_000, "more than 10000 windows"), (21_000, 16_000, "windows of more than 268435456 bytes")],
+)
+def test_too_many_or_too_large_windows_are_refused_before_they_are_made(values: int, size: int, words: str) -> None:
+    given, state = np.zeros(values, np.float32), StreamValues(np.zeros(0, np.float32), size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StepError, match=words):
+            windows(state, given, size, 1)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("hop", [1, 3])
+def test_windows_are_views(hop: int) -> None:
+    values = np.arange(5_000, dtype=np.float32)
+    tracemalloc.start()
+    try:
+        _, ends, made = windows(StreamValues(values[:0], 1_000), values, 1_000, hop)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert (made[:, -1] == ends).all()
+    assert made.nbytes > 5_000_000
+
+
+@pytest.mark.asyncio
+async def test_many_windows_of_few_values_are_made_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, used = await listening(WINDOWS.replace("hop = 2", "hop = 1")), list[str]()
+    begin = rig.target().preparing.submit_for
+    monkeypatch.setattr(rig.target().preparing, "submit_for", lambda *of: (used.append(""), begin(*of))[1])
+    monkeypatch.setattr(planner, "LOOP_NUMBERS", 20)
+    assert (await heard(rig, *range(5)), len(used)) == ([6, 10], 0)
+    assert len(await heard(rig, *range(6), stream="b")) == 3
+    assert used
 
 
 @pytest.mark.asyncio
@@ -296,3 +343,31 @@ async def test_a_step_has_no_number_for_corrid() -> None:
     rig.pipeline(LISTEN)
     await rig.begin()
     assert "its model takes the sequence_id as a number, 'id', and that of a step is a text" in rig.reason()
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", [WINDOWS, LISTEN])
+@pytest.mark.parametrize("apart", [False, True])
+async def test_the_memory_of_a_request_waits_for_no_search_for_garbage(
+    text: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if apart:
+        monkeypatch.setattr(planner, "LOOP_NUMBERS", -1)
+        monkeypatch.setattr(plan, "LOOP_VALUES", -1)
+    rig = await listening(text)
+
+    def left() -> int:
+        return sum(isinstance(each, (RequestPassage, Ticket, InferRequest, StreamValues)) for each in gc.get_objects())
+
+    await heard(rig, 1, 2, 3, 4)
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await heard(rig, 1, 2, 3, 4, deadline_ns=time.monotonic_ns() + 10**12)
+        await asyncio.sleep(0)
+        assert left() < before + 10  # a thread may hold its last work
+    finally:
+        gc.enable()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.pipeline import keeps_state
 from gateway.common.domain.retry import draw_chance, pause_s
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.mqtt.messages import Message
@@ -32,6 +33,7 @@ class InferenceJob:
     """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts.
 
     `encode` returns None for an answer that is not published. `holds`: at QoS 1 it waits while its model is away.
+    `line`: model, caller and stream of a target with state, whose jobs run one after the other.
     """
 
     request: InferRequest
@@ -39,6 +41,7 @@ class InferenceJob:
     debt: Debt
     failures: int = 0
     holds: bool = False
+    line: tuple[str, str, str] | None = None
 
 
 def passed(deadline_ns: int | None) -> bool:
@@ -121,6 +124,8 @@ class Runs:
         """Jobs that wait."""
         self._running: dict[InferenceJob, tuple[int, _Step | None]] = {}
         """Running jobs with their QoS at the beginning, and the step that each waits for."""
+        self._lines: dict[tuple[str, str, str], deque[InferenceJob]] = {}
+        """Of each stream of a target with state that has a job: those behind it. It may be tried again, they wait."""
         self.idle = asyncio.Event()
         """Set while no job runs or waits."""
         self.idle.set()
@@ -133,6 +138,7 @@ class Runs:
     def add(self, job: InferenceJob) -> None:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
         job.debt.message.payload = b""  # the tensors hold the data they need
+        job.line = self._line_of(job.request)
         self.idle.clear()
         dropped = self.backlog.put(job, job.debt.qos)
         if dropped is not None and dropped.debt.make_sure():
@@ -153,6 +159,7 @@ class Runs:
                 step.cancel()
             self._delivery.forget(job.debt.seen)
         self._running.clear()
+        self._lines.clear()
         self.backlog.close()
         self.idle.set()
         return abandoned
@@ -198,6 +205,11 @@ class Runs:
         while not self._outlet.full and (taken := self.backlog.take()) is not None:
             job, qos = taken
             self._running[job] = qos, None
+            if job.line in self._lines:
+                self._lines[job.line].append(job)
+                continue
+            if job.line is not None:
+                self._lines[job.line] = deque()
             self._submit(job)
         if not self._running and not len(self.backlog):
             self.idle.set()
@@ -222,6 +234,20 @@ class Runs:
     def _end(self, job: InferenceJob) -> None:
         qos, _ = self._running.pop(job)
         self.backlog.done(qos)
+        if job.line is not None and not (behind := self._lines[job.line]):
+            del self._lines[job.line]
+        elif job.line is not None:
+            following = behind.popleft()
+            begins = asyncio.get_running_loop().call_soon(self._begin, following)
+            self._running[following] = self._running[following][0], begins
+
+    def _line_of(self, request: InferRequest) -> tuple[str, str, str] | None:
+        """Return the line of a target with state. One that is away now may be one."""
+        try:
+            has_state = keeps_state(self._engine.describe(request.model, request.version))
+        except RequestError:
+            has_state = True
+        return (request.model, request.caller, request.stream) if has_state else None
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
         loads = refused.is_loading and not self.is_held_long(job.debt.message)
