@@ -211,6 +211,7 @@ class RequestPassage:
                 self._step(index, partial(self._submit, index, run))
         if not self._left and not self._answering and not self.ticket.done:
             self._answering = True
+            self._shared.clear()
             self._target.finished(self)
 
     def answer_apart(self, outputs: Slices[Any], done: Callable[[Future[Any]], None]) -> None:
@@ -218,7 +219,12 @@ class RequestPassage:
         loop = asyncio.get_running_loop()
         future = begin_slices(self._target.preparing, self.ticket.request.caller, outputs, self._is_over)
         self._threaded[future] = len(self.plan.runs) - 1
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done, future))
+
+        def ended(made: Future[Any]) -> None:
+            self._threaded.pop(made, None)  # which holds the outputs
+            done(made)
+
+        future.add_done_callback(lambda made: loop.call_soon_threadsafe(ended, made))
 
     def cancel(self) -> None:
         """Cancel what is under way."""
@@ -327,13 +333,13 @@ class RequestPassage:
             if key is not None:
                 self._shared[key] = future
 
-        def ended() -> None:
-            self._threaded.pop(future, None)
+        def ended(made: Future[Any]) -> None:
+            self._threaded.pop(made, None)
             if not is_over():
-                self._step(index, lambda: done(future.result()))
+                self._step(index, lambda: done(made.result()))
                 self.advance()
 
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+        future.add_done_callback(lambda made: loop.call_soon_threadsafe(ended, made))
 
     def _decoded(self, index: int, run: DecodeRun, began_ns: int, views: Array) -> None:
         self.values[run.slot], statistics = views, self._target.steps[index]

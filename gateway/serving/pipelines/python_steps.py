@@ -86,13 +86,14 @@ def python_words(pipeline: Pipeline) -> str:
 
 @dataclass(slots=True, eq=False)
 class PythonRun:
-    """Request for a run. `left`: its answer is not awaited any more."""
+    """Request for a run. `left`: its answer is not awaited any more. `answered`: the process sent one."""
 
     request: InferRequest
     sink: Sink
     token: Any
     rows: int
     left: bool = False
+    answered: bool = False
 
     def cancel(self) -> None:
         """Implement `Pending.cancel`."""
@@ -340,17 +341,20 @@ class PythonWorker:
             self._go_on(run, work, then)
             return
         try:
-            future = self._context.preparing.submit_for(run.request.caller, work)
+            future = self._context.preparing.submit_for(
+                run.request.caller, lambda: work() if self._run is run else None
+            )
         except RuntimeError as error:
             self._fail(f"gets no thread to copy its arrays ({error})", Fault.OVERLOADED)
             self._loop.call_soon(self._next)
             return
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._go_on, run, future.result, then))
+        # of its argument: a callback that holds the future keeps the arrays until the next collection
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._go_on, run, done.result, then))
 
     def _go_on(self, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
         """Go on with a run if it is still under way; a failure is that of the run."""
         process = self._process
-        if self._run is not run or process is None:
+        if self._run is not run or process is None or process.cause:
             return
         try:
             then(process, run, work())
@@ -416,8 +420,9 @@ class PythonWorker:
 
     def _answered(self, process: PythonProcess, number: bytes, body: bytes) -> None:
         run = self._run
-        if run is None or number != NUMBER.pack(self._number):
+        if run is None or number != NUMBER.pack(self._number) or run.answered:
             raise ValueError("no run is under way")
+        run.answered = True
         rows = run.rows if self.step.batch else None
         if process.answered[:2] == (body, rows):
             self._copied(process.answered[3], run, process.answered[2], self._answer)

@@ -19,20 +19,21 @@ def begin_slices(threads: Threads, caller: str, work: Slices[T], is_over: Callab
     Raises RuntimeError if no thread can start.
     """
     whole: Future[T] = Future()
-
-    def run() -> None:
-        if not (whole.running() or whole.set_running_or_notify_cancel()):
-            return
-        try:
-            work.throw(CancelledError) if is_over() else next(work)
-            threads.submit_for(caller, run)
-        except StopIteration as ended:
-            whole.set_result(ended.value)
-        except BaseException as error:  # noqa: BLE001  a thread's boundary: the future passes the error on
-            whole.set_exception(error.with_traceback(None))  # whose frames would hold the work's data
-
-    threads.submit_for(caller, run)
+    threads.submit_for(caller, _go_on, threads, caller, work, is_over, whole)
     return whole
+
+
+def _go_on(threads: Threads, caller: str, work: Slices[T], is_over: Callable[[], bool], whole: Future[T]) -> None:
+    """Do one slice of work. A function of its own: one that names itself would keep the work until a collection."""
+    if not (whole.running() or whole.set_running_or_notify_cancel()):
+        return
+    try:
+        work.throw(CancelledError) if is_over() else next(work)
+        threads.submit_for(caller, _go_on, threads, caller, work, is_over, whole)
+    except StopIteration as ended:
+        whole.set_result(ended.value)
+    except BaseException as error:  # noqa: BLE001  a thread's boundary: the future passes the error on
+        whole.set_exception(error.with_traceback(None))  # whose frames would hold the work's data
 
 
 def whole_of(work: Slices[T]) -> T:

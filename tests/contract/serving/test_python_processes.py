@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
+import threading
 import time
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.serving.pipelines import python_steps
+from gateway.serving.pipelines.python_process import take
 from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.images_made import encoded
@@ -291,6 +296,69 @@ async def test_without_a_thread_a_large_run_is_refused_and_the_next_one_answers(
     assert refused.value.fault is Fault.OVERLOADED
     answer = arrays(await rig.engine.infer(typed(np.ones((1, 90_000, 2)))))["a"]
     assert answer.sum() == 180_000
+    await rig.repository.close()
+
+
+FLOODS = """
+import os, socket
+class Step:
+    def run(self, a):
+        if a[0, 0, 0]:
+            control = next(each for each in map(socket_of, range(3, 64)) if each is not None)
+            said = (2).to_bytes(8, "little") + b'{"outputs": [[[1, 300000, 2], 4800000]]}'
+            for _ in range(500): control.send(said)
+        return a
+def socket_of(place):
+    try:
+        found = socket.socket(fileno=os.dup(place))
+        found.getpeername()
+        return found
+    except OSError:
+        return None
+"""
+
+
+async def test_a_second_answer_of_a_run_ends_the_process_and_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), FLOODS)
+    begun, taken = threading.Event(), list[object]()
+
+    def slow(*of: Any) -> dict[str, Tensor]:
+        taken.append(of)
+        begun.wait(20)
+        return take(*of)
+
+    await rig.engine.infer(typed(np.zeros((1, 1, 2))))
+    monkeypatch.setattr(python_steps, "take", slow)
+    with pytest.raises(RequestError, match=r"sent what is no answer \(ValueError: no run is under way\)"):
+        await rig.engine.infer(typed(np.ones((1, 1, 2))))
+    begun.set()
+    assert len(taken) <= 1
+    await rig.repository.close()
+
+
+async def test_a_large_answer_is_freed_without_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
+    made = list[weakref.ref[Any]]()
+
+    def noted(*of: Any) -> dict[str, Tensor]:
+        outputs = take(*of)
+        made.extend(weakref.ref(each.array) for each in outputs.values())
+        return outputs
+
+    monkeypatch.setattr(python_steps, "take", noted)
+    gc.disable()
+    try:
+        for _ in range(3):
+            await rig.engine.infer(typed(np.zeros((1, 300_000, 2))))
+        for _ in range(200):
+            if not any(each() is not None for each in made):
+                break
+            await asyncio.sleep(0.01)
+        assert [each() is not None for each in made] == [False] * 3
+    finally:
+        gc.enable()
     await rig.repository.close()
 
 
