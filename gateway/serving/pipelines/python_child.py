@@ -75,7 +75,7 @@ def main() -> None:
             answer = {
                 "error": words_of(error, start["file"]),
                 "fault": "INTERNAL",
-                "over": isinstance(error, MemoryError) or "start new thread" in str(error),
+                "over": isinstance(error, MemoryError),
             }
         if answer != last:
             last, said = answer, json.dumps(answer).encode()

@@ -33,6 +33,8 @@ FILE_RIGHTS = (0, 13, 14, 15, 15, 16, 16)
 """Rights to files that each version of Landlock knows, as a number of bits (linux/landlock.h)."""
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 OOM_SCORE_ADJ = "500"
+THREADS = 4_096
+"""Threads beyond those of this user, whose processes share that number: the gateway counts those of each."""
 ADDRESSES_BYTES = 16 * 2**30
 """Addresses beyond the data, such as libraries and arenas of threads: their page tables take 32 MiB at most."""
 
@@ -72,12 +74,11 @@ Condition = tuple[tuple[int, int], int, int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of a process. `readable`: files and folders, next to Python itself. `threads` do not count for root."""
+    """Limits of a process. `readable`: files and folders, next to Python itself."""
 
     memory_bytes: int
     readable: tuple[str, ...] = ()
     descriptors: int = 64
-    threads: int = 64
     nice: int = 5
 
 
@@ -103,7 +104,7 @@ def enter(limits: SandboxLimits) -> tuple[str, ...]:
     with suppress(OSError):  # a read-only /proc
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     os.nice(limits.nice)
-    threads = _own_threads() + limits.threads
+    threads = _own_threads() + THREADS
     for what, most in (
         (resource.RLIMIT_DATA, limits.memory_bytes),
         (resource.RLIMIT_AS, limits.memory_bytes + ADDRESSES_BYTES),

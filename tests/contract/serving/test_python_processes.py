@@ -17,7 +17,7 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensor
-from gateway.serving.pipelines import python_steps
+from gateway.serving.pipelines import python_process, python_steps, target
 from gateway.serving.pipelines.python_process import take
 from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import open_pipeline
@@ -359,6 +359,81 @@ async def test_a_large_answer_is_freed_without_a_collection(tmp_path: Path, monk
         assert [each() is not None for each in made] == [False] * 3
     finally:
         gc.enable()
+    await rig.repository.close()
+
+
+async def test_a_start_that_is_late_twice_is_not_tried_again_until_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "SLOW", python_steps.SlowStarts())
+    started = list[object]()
+
+    def noted(step: Any) -> python_process.PythonProcess:
+        started.append(step)
+        return python_process.PythonProcess(step)
+
+    monkeypatch.setattr(python_steps, "PythonProcess", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(python_steps, "START_S", 0.3)
+        patched.setattr(python_steps, "SLOW_START_S", 0.2)
+        rig = await served(tmp_path, CHAIN % "", "import time\ntime.sleep(100)")
+        assert "step.py did not start within 0.3 s" in rig.reason()
+        for _ in range(3):
+            await rig.begin()  # whatever changes
+        assert "2 times; it is not started again until its files change" in rig.reason()
+    assert len(started) == 2
+    (tmp_path / "step.py").write_text(CODE)
+    await rig.begin()
+    assert (await rig.ask({"x": np.ones((1, 3))}))["z"].tolist() == [[6, 6, 6]]
+    await rig.repository.close()
+
+
+async def test_a_start_that_computes_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_steps, "START_CPU_S", 0.5)
+    rig = await served(tmp_path, CHAIN % "", "while True: pass")
+    assert "died by SIGXCPU: it used more CPU time than it may" in rig.reason()
+    assert "undecided" not in rig.reason()
+    await rig.repository.close()
+
+
+USES = """
+import signal, threading, time
+class Step:
+    def run(self, a):
+        case = a[0, 0, 0]
+        if case == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXCPU})
+            threading.Thread(target=self.spin).start()
+        if case == 2:
+            threading.stack_size(65_536)
+            for _ in range(100): threading.Thread(target=time.sleep, args=(100,)).start()
+        if case == 3: raise RuntimeError("can't start new thread")
+        return a
+    def spin(self):
+        while True: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(1, "used more CPU time than it may, and was ended"), (2, "had 101 threads, more than 64, and was ended")],
+)
+async def test_the_gateway_ends_what_uses_more_than_it_may(tmp_path: Path, case: int, words: str) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), USES, run_limit_s=0.1)
+    (worker,) = rig.target()._workers.values()
+    process = worker._process
+    assert process is not None
+    await rig.engine.infer(typed(np.full((1, 1, 2), float(case))))
+    await asyncio.wait_for(process.gone.wait(), 60)
+    assert worker._problem == words
+    await rig.repository.close()
+
+
+async def test_a_lack_of_threads_costs_the_run_only(tmp_path: Path) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), USES)
+    with pytest.raises(RequestError, match="can't start new thread"):
+        await rig.engine.infer(typed(np.full((1, 1, 2), 3.0)))
+    await rig.engine.infer(typed(np.zeros((1, 1, 2))))  # it is not away
     await rig.repository.close()
 
 
