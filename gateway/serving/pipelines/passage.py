@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep
+from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep, PythonStep
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse, SequenceState
@@ -480,7 +480,9 @@ class RequestPassage:
         if under.run.keeps_state:
             self.values[self.plan.turn].states[under.run.name] = under.state
         parts = [part for part in under.parts if part is not None]
-        self._end(index, under, lambda column: joined_rows(parts, column))
+        step = under.run.step
+        source = step.file if isinstance(step, PythonStep) else f"model '{step.model}'"
+        self._end(index, under, lambda column: joined_rows(parts, column, source))
 
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""

@@ -45,6 +45,8 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         enter(SandboxLimits(start["memory_bytes"], (folder,)))
+        if os.getppid() != start["gateway"]:  # it ended before this process asked to end with it
+            os._exit(1)
         os.chdir(folder)
         run = load(source, start)
     except BaseException as error:  # noqa: BLE001  the gateway is told whatever it is

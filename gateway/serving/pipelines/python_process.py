@@ -64,26 +64,31 @@ class PythonProcess:
 
     def __init__(self, limits: PythonStep) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.given, self.own = _memory("given"), _memory("own")
-        self.prints, words = os.pipe()
-        for descriptor in (self.given, self.own, self.prints):
-            weakref.finalize(self, os.close, descriptor)
-        environment = child_environment("1")
+        weakref.finalize(self, self.control.close)
+        with theirs:
+            self.given = self._kept(_memory("given"))
+            self.own = self._kept(_memory("own"))
+            prints, words = os.pipe()
+            self.prints = self._kept(prints)
+            environment = child_environment("1")
+            try:
+                self.popen = subprocess.Popen(
+                    [*COMMAND, str(self.given), str(self.own)],
+                    stdin=theirs.fileno(),
+                    stdout=words,
+                    stderr=words,
+                    pass_fds=(self.given, self.own),
+                    env={key: environment[key] for key in ENVIRONMENT if key in environment},
+                    start_new_session=True,
+                )
+            finally:
+                os.close(words)
         try:
-            self.popen = subprocess.Popen(
-                [*COMMAND, str(self.given), str(self.own)],
-                stdin=theirs.fileno(),
-                stdout=words,
-                stderr=words,
-                pass_fds=(self.given, self.own),
-                env={key: environment[key] for key in ENVIRONMENT if key in environment},
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(words)
-        self.ended = os.pidfd_open(self.popen.pid)
-        weakref.finalize(self, os.close, self.ended)
+            self.ended = self._kept(os.pidfd_open(self.popen.pid))
+        except OSError:
+            self.popen.kill()
+            self.popen.wait()
+            raise
         self.control.setblocking(False)
         os.set_blocking(self.prints, False)
         self.cause, self.fault, self.up, self.began_s = "", Fault.INTERNAL, False, time.monotonic()
@@ -93,6 +98,11 @@ class PythonProcess:
         self.asked: tuple[list[Entry], bytes] = [], b"[]"
         self.answered = NOTHING
         """Last shapes that were sent, and last answer with rows, the function that takes it, and its bytes."""
+
+    def _kept(self, descriptor: int) -> int:
+        """Return a descriptor that is closed with this object."""
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
 
     @property
     def cpu_ns(self) -> int:
@@ -166,8 +176,12 @@ def read_code(file: Path) -> bytes:
 def _memory(name: str) -> int:
     """Return a memfd of the size of all arrays, which cannot change: reading it never fails. Raises OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, ARRAYS_BYTES)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    try:
+        os.ftruncate(descriptor, ARRAYS_BYTES)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

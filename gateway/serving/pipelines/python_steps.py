@@ -260,6 +260,7 @@ class PythonWorker:
         return {
             "file": step.file,
             "class": step.entry,
+            "gateway": os.getpid(),
             "folder": str(self._folder),
             "source_bytes": len(self._source),
             "memory_bytes": step.memory_mib * 2**20,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import json
+import os
 import threading
 import time
 import weakref
@@ -296,6 +298,49 @@ async def test_without_a_thread_a_large_run_is_refused_and_the_next_one_answers(
     assert refused.value.fault is Fault.OVERLOADED
     answer = arrays(await rig.engine.infer(typed(np.ones((1, 90_000, 2)))))["a"]
     assert answer.sum() == 180_000
+    await rig.repository.close()
+
+
+async def test_rows_of_several_shapes_without_a_batch_say_what_to_do(tmp_path: Path) -> None:
+    code = "class Step:\n  def run(self, a): return a[: int(a[0, 0])]"
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "false"), code)
+    words = r"step 'code': .*step\.py: .*several shapes in output a \(\[1, 2\] and \[2, 2\]\); fill them up"
+    with pytest.raises(RequestError, match=words):
+        await rig.engine.infer(typed(np.array([[[1.0, 0], [0, 0]], [[2, 0], [0, 0]]])))
+    await rig.repository.close()
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pipe", "pidfd_open"])
+async def test_a_process_that_cannot_be_made_keeps_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    (worker,) = rig.target()._workers.values()
+
+    def fails(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    def open_here() -> list[str]:
+        return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+    before = open_here()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Too many"):
+                python_process.PythonProcess(worker.step)
+    assert open_here() == before
+    await rig.repository.close()
+
+
+async def test_a_process_ends_if_its_gateway_ended_before_it_asked_to_end_with_it(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    (worker,) = rig.target()._workers.values()
+    process = python_process.PythonProcess(worker.step)
+    process.control.send(json.dumps({**worker._document(), "gateway": 1, "source_bytes": 0}).encode())
+    assert await asyncio.to_thread(process.popen.wait) == 1
+    assert process.control.recv(100) == b""
+    process.control.close()
     await rig.repository.close()
 
 
