@@ -394,7 +394,7 @@ class PythonWorker:
     def _go_on(self, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
         """Go on with a run if it is still under way; a failure is that of the run."""
         process = self._process
-        if self._run is not run or process is None or process.cause:
+        if self._run is not run or process is None:
             return
         try:
             then(process, run, work())
