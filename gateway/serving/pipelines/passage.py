@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep
+from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep, PythonStep
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse, SequenceState
@@ -211,6 +211,7 @@ class RequestPassage:
                 self._step(index, partial(self._submit, index, run))
         if not self._left and not self._answering and not self.ticket.done:
             self._answering = True
+            self._shared.clear()
             self._target.finished(self)
 
     def answer_apart(self, outputs: Slices[Any], done: Callable[[Future[Any]], None]) -> None:
@@ -218,7 +219,12 @@ class RequestPassage:
         loop = asyncio.get_running_loop()
         future = begin_slices(self._target.preparing, self.ticket.request.caller, outputs, self._is_over)
         self._threaded[future] = len(self.plan.runs) - 1
-        future.add_done_callback(lambda made: loop.call_soon_threadsafe(done, made))  # it must not hold itself
+
+        def ended(made: Future[Any]) -> None:
+            self._threaded.pop(made, None)  # which holds the outputs
+            done(made)
+
+        future.add_done_callback(lambda made: loop.call_soon_threadsafe(ended, made))
 
     def cancel(self) -> None:
         """Cancel what is under way."""
@@ -474,7 +480,9 @@ class RequestPassage:
         if under.run.keeps_state:
             self.values[self.plan.turn].states[under.run.name] = under.state
         parts = [part for part in under.parts if part is not None]
-        self._end(index, under, lambda column: joined_rows(parts, column))
+        step = under.run.step
+        source = step.file if isinstance(step, PythonStep) else f"model '{step.model}'"
+        self._end(index, under, lambda column: joined_rows(parts, column, source))
 
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""

@@ -44,6 +44,11 @@ ARRAYS_BYTES = 128 * 2**20
 KEPT_BYTES = 8 * 2**20
 """Memory of arrays that is kept between runs."""
 TAIL_BYTES = 2_048
+THREADS = 64
+CHECK_S = 1.0
+"""Pause between two looks at what a process uses."""
+CPU_LATE_S = 0.5
+"""CPU time beyond its limit after which the gateway ends a process that does not heed SIGXCPU."""
 
 
 Answered = tuple[bytes | None, int | None, Callable[[], Any], int]
@@ -59,34 +64,45 @@ class PythonProcess:
 
     def __init__(self, limits: PythonStep) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.given, self.own = _memory("given"), _memory("own")
-        self.prints, words = os.pipe()
-        for descriptor in (self.given, self.own, self.prints):
-            weakref.finalize(self, os.close, descriptor)
-        environment = child_environment("1")
+        weakref.finalize(self, self.control.close)
+        with theirs:
+            self.given = self._kept(_memory("given"))
+            self.own = self._kept(_memory("own"))
+            prints, words = os.pipe()
+            self.prints = self._kept(prints)
+            environment = child_environment("1")
+            try:
+                self.popen = subprocess.Popen(
+                    [*COMMAND, str(self.given), str(self.own)],
+                    stdin=theirs.fileno(),
+                    stdout=words,
+                    stderr=words,
+                    pass_fds=(self.given, self.own),
+                    env={key: environment[key] for key in ENVIRONMENT if key in environment},
+                    start_new_session=True,
+                )
+            finally:
+                os.close(words)
         try:
-            self.popen = subprocess.Popen(
-                [*COMMAND, str(self.given), str(self.own)],
-                stdin=theirs.fileno(),
-                stdout=words,
-                stderr=words,
-                pass_fds=(self.given, self.own),
-                env={key: environment[key] for key in ENVIRONMENT if key in environment},
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(words)
-        self.ended = os.pidfd_open(self.popen.pid)
-        weakref.finalize(self, os.close, self.ended)
+            self.ended = self._kept(os.pidfd_open(self.popen.pid))
+        except OSError:
+            self.popen.kill()
+            self.popen.wait()
+            raise
         self.control.setblocking(False)
         os.set_blocking(self.prints, False)
         self.cause, self.fault, self.up, self.began_s = "", Fault.INTERNAL, False, time.monotonic()
         self.limits, self.tail, self.base_ns, self.granted_until_s, self.given_bytes = limits, bytearray(), 0, 0.0, 0
+        self.granted_s = math.inf
         self.gone = asyncio.Event()
         self.asked: tuple[list[Entry], bytes] = [], b"[]"
         self.answered = NOTHING
         """Last shapes that were sent, and last answer with rows, the function that takes it, and its bytes."""
+
+    def _kept(self, descriptor: int) -> int:
+        """Return a descriptor that is closed with this object."""
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
 
     @property
     def cpu_ns(self) -> int:
@@ -102,10 +118,20 @@ class PythonProcess:
         """
         now_s = time.monotonic()
         if now_s >= self.granted_until_s:
-            most_s = math.ceil(self.cpu_ns / 1e9 + 2 * needed_s) + 1
+            most_s = self.granted_s = math.ceil(self.cpu_ns / 1e9 + 2 * needed_s) + 1
             self.granted_until_s = now_s + needed_s / CORES
             with suppress(OSError):  # it has ended
                 resource.prlimit(self.popen.pid, resource.RLIMIT_CPU, (most_s, resource.RLIM_INFINITY))
+
+    def excess(self) -> str:
+        """Return what it uses beyond its limits, which neither a blocked signal nor the user's other threads change."""
+        threads = 0
+        with suppress(OSError):  # it has ended
+            threads = Path(f"/proc/{self.popen.pid}/task").stat().st_nlink - 2
+        if threads > THREADS:
+            return f"had {threads} threads, more than {THREADS}, and was ended"
+        is_late = self.cpu_ns / 1e9 > self.granted_s + CPU_LATE_S
+        return "used more CPU time than it may, and was ended" if is_late else ""
 
     def read_prints(self) -> bool:
         """Keep the end of what was printed. Return False once nothing more can come."""
@@ -127,6 +153,7 @@ class PythonProcess:
             said = "closed its connection to the gateway, or was killed, perhaps for lack of memory"
         elif code < 0:
             said = f"died by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
+            said += ": it used more CPU time than it may" if code == -signal.SIGXCPU else ""
         else:
             said = f"ended by itself (exit {code})"
         last = bytes(self.tail).decode("utf-8", "replace").split("\n")
@@ -149,8 +176,12 @@ def read_code(file: Path) -> bytes:
 def _memory(name: str) -> int:
     """Return a memfd of the size of all arrays, which cannot change: reading it never fails. Raises OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, ARRAYS_BYTES)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    try:
+        os.ftruncate(descriptor, ARRAYS_BYTES)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -31,6 +31,7 @@ from gateway.serving.engine.target import RequestTarget
 from gateway.serving.pipelines.python_child import MESSAGE_BYTES, NUMBER, Entry
 from gateway.serving.pipelines.python_process import (
     ARRAYS_BYTES,
+    CHECK_S,
     CORES,
     NOTHING,
     PythonProcess,
@@ -48,7 +49,11 @@ Then = Callable[[PythonProcess, "PythonRun", Any], None]
 
 LOOP_BYTES = 2**20
 """Most bytes that are copied on the event loop: about 0.3 ms."""
-START_S = 60.0
+START_S, START_CPU_S = 20.0, 15.0
+"""Time for a start, and its CPU time, after which one that computes without end is known as such."""
+SLOW_START_S = 5.0
+SLOW_STARTS, SLOW_KNOWN = 2, 256
+"""Failed starts of that time after which files are not started again: each holds up the loads after it."""
 END_S = 1.0
 """Time that a process has to end by itself when its pipeline is closed."""
 RESTARTS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -84,15 +89,40 @@ def python_words(pipeline: Pipeline) -> str:
     return f"runs Python code of its release ({files}), {'in a sandbox' if not missing else '; '.join(missing)}"
 
 
+class SlowStarts:
+    """Failed starts of pipelines that took long, by their files."""
+
+    def __init__(self) -> None:
+        self._found = dict[object, tuple[int, str]]()
+
+    def check(self, files: object) -> None:
+        """Raise VariantError for files that are not started again."""
+        count, words = self._found.get(files, (0, ""))
+        if count >= SLOW_STARTS:
+            words = f"{words}, {count} times; it is not started again until its files change"
+            raise VariantError(words, remedy="mend the code, or start the gateway again")
+
+    def failed(self, files: object, took_s: float, words: str) -> None:
+        """Note a start that failed."""
+        if took_s >= SLOW_START_S:
+            self._found[files] = self._found.pop(files, (0, ""))[0] + 1, words
+            if len(self._found) > SLOW_KNOWN:
+                del self._found[next(iter(self._found))]
+
+
+SLOW = SlowStarts()
+
+
 @dataclass(slots=True, eq=False)
 class PythonRun:
-    """Request for a run. `left`: its answer is not awaited any more."""
+    """Request for a run. `left`: its answer is not awaited any more. `answered`: the process sent one."""
 
     request: InferRequest
     sink: Sink
     token: Any
     rows: int
     left: bool = False
+    answered: bool = False
 
     def cancel(self) -> None:
         """Implement `Pending.cancel`."""
@@ -215,10 +245,12 @@ class PythonWorker:
             self._ended(f"could not be started: {error.strerror or error}", is_transient=True)
             return
         self._process = process
+        process.grant_cpu(START_CPU_S / 2)
         self._loop.add_reader(process.control, self._heard, process)
         self._loop.add_reader(process.prints, self._printed, process)
         self._loop.add_reader(process.ended, self._reap, process)
         self._timer = self._loop.call_later(START_S, self._kill, process, f"did not start within {START_S:g} s")
+        self._loop.call_later(CHECK_S, self._check, process)
 
     def _document(self) -> Mapping[str, Any]:
         """Return what the process is told when it starts."""
@@ -228,6 +260,7 @@ class PythonWorker:
         return {
             "file": step.file,
             "class": step.entry,
+            "gateway": os.getpid(),
             "folder": str(self._folder),
             "source_bytes": len(self._source),
             "memory_bytes": step.memory_mib * 2**20,
@@ -264,6 +297,14 @@ class PythonWorker:
             process.popen.kill()
             if fault is Fault.EXPIRED:  # its caller need not wait for the end
                 self._fail(cause, fault)
+
+    def _check(self, process: PythonProcess) -> None:
+        """End a process that uses more than it may; look again as long as it is there."""
+        if self._process is process and not process.cause:
+            if words := process.excess():
+                self._kill(process, words)
+            else:
+                self._loop.call_later(CHECK_S, self._check, process)
 
     def _reap(self, process: PythonProcess) -> None:
         """Note the end of a process."""
@@ -340,12 +381,15 @@ class PythonWorker:
             self._go_on(run, work, then)
             return
         try:
-            future = self._context.preparing.submit_for(run.request.caller, work)
+            future = self._context.preparing.submit_for(
+                run.request.caller, lambda: work() if self._run is run else None
+            )
         except RuntimeError as error:
             self._fail(f"gets no thread to copy its arrays ({error})", Fault.OVERLOADED)
             self._loop.call_soon(self._next)
             return
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._go_on, run, future.result, then))
+        # of its argument: a callback that holds the future keeps the arrays until the next collection
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._go_on, run, done.result, then))
 
     def _go_on(self, run: PythonRun, work: Callable[[], Any], then: Then) -> None:
         """Go on with a run if it is still under way; a failure is that of the run."""
@@ -407,7 +451,7 @@ class PythonWorker:
             return
         if said != {"ready": True}:
             raise ValueError("it is not ready")
-        process.up, process.base_ns, self.rows = True, process.cpu_ns, 0
+        process.up, process.base_ns, self.rows, process.granted_until_s = True, process.cpu_ns, 0, 0.0
         process.grant_cpu(self._context.settings.run_limit_s * CORES)
         if self._timer is not None:
             self._timer.cancel()
@@ -416,8 +460,9 @@ class PythonWorker:
 
     def _answered(self, process: PythonProcess, number: bytes, body: bytes) -> None:
         run = self._run
-        if run is None or number != NUMBER.pack(self._number):
+        if run is None or number != NUMBER.pack(self._number) or run.answered:
             raise ValueError("no run is under way")
+        run.answered = True
         rows = run.rows if self.step.batch else None
         if process.answered[:2] == (body, rows):
             self._copied(process.answered[3], run, process.answered[2], self._answer)

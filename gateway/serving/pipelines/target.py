@@ -45,6 +45,7 @@ from gateway.serving.pipelines.plan import Plan, plan
 from gateway.serving.pipelines.planner import Gallery
 from gateway.serving.pipelines.python_process import read_code
 from gateway.serving.pipelines.python_steps import (
+    SLOW,
     PythonWorker,
     StepTarget,
     python_words,
@@ -80,12 +81,18 @@ async def open_pipeline(
     try:
         own = (release.digest, *[await asyncio.to_thread(gallery_digest, *each) for each in galleries.values()])
         own += tuple(hashlib.sha256(code).hexdigest() for code in codes.values())
+        SLOW.check((pipeline.name, own))
         target = PipelineTarget(pipeline, find, galleries.__getitem__, context, own=own, signed=release.signed)
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
     try:
-        await target.begin(release.folder, codes)
+        began_s = time.monotonic()
+        try:
+            await target.begin(release.folder, codes)
+        except VariantError as error:
+            SLOW.failed((pipeline.name, own), time.monotonic() - began_s, error.reason)
+            raise
         if pipeline.golden is not None:
             await _check(target, pipeline.golden, release.folder, old)
     except BaseException:

@@ -81,12 +81,16 @@ def shaped(column: Array, feed: Feed, *, batched: bool) -> Array:
     return column if column.ndim == len(inner) + 1 else column.reshape(len(column), *inner)
 
 
-def joined_rows(parts: Sequence[InferResponse], column: Column) -> Array:
-    """Return the rows of all parts."""
+def joined_rows(parts: Sequence[InferResponse], column: Column, source: str) -> Array:
+    """Return the rows of all parts of `source`. Raises StepError for rows of several shapes, each a part of its own."""
     arrays = [part.outputs[column.output].array for part in parts]
     if not arrays:
         return filled(0, column, None)
     if not column.has_rows:
+        if len(shapes := {array.shape: list(array.shape) for array in arrays}) > 1:
+            found = " and ".join(map(str, [*shapes.values()][:2]))
+            words = f"{source}: rows have values of several shapes in output {column.output} ({found})"
+            raise StepError(f"{words}; fill them up to one shape, or ask for one row at a time")
         return column.make(np.stack(arrays))
     return column.make(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
 

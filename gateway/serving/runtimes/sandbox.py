@@ -33,6 +33,8 @@ FILE_RIGHTS = (0, 13, 14, 15, 15, 16, 16)
 """Rights to files that each version of Landlock knows, as a number of bits (linux/landlock.h)."""
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 OOM_SCORE_ADJ = "500"
+THREADS = 4_096
+"""Threads beyond those of this user, whose processes share that number: the gateway counts those of each."""
 ADDRESSES_BYTES = 16 * 2**30
 """Addresses beyond the data, such as libraries and arenas of threads: their page tables take 32 MiB at most."""
 
@@ -55,9 +57,14 @@ io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427 add_key 
 keyctl 250 219 init_module 175 105 finit_module 313 273 delete_module 176 106 kexec_load 246 104
 kexec_file_load 320 294 reboot 169 142 syslog 103 116 acct 163 89 settimeofday 164 170 clock_settime 227 112
 clock_adjtime 305 266 adjtimex 159 171 sethostname 170 161 setdomainname 171 162 iopl 172 - ioperm 173 -
-modify_ldt 154 - personality 135 92 vhangup 153 58
+modify_ldt 154 - personality 135 92 vhangup 153 58 mremap 25 216 fchmod 91 52 fchown 93 55 fsetxattr 190 7
+fremovexattr 199 16 setxattrat 463 463 removexattrat 466 466 open_tree_attr 467 467 file_setattr 469 469
+inotify_init 253 - inotify_init1 294 26 fanotify_mark 301 263
 """
-"""Calls that are refused whatever their arguments are: name, number on x86-64, number on 64-bit ARM."""
+"""Calls that are refused whatever their arguments are: name, number on x86-64, number on 64-bit ARM.
+
+mremap makes a page of the stack as large as wished, which RLIMIT_DATA does not count: the C library copies instead.
+"""
 _ABSENT = ((435, 435), (437, 437))
 """clone3 and openat2, whose flags are in memory that a filter cannot read: the C library then uses clone and openat."""
 _THREAD, _WRITES, _SHARED, _GROWS = 0x1_0000, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0x21, 0x100
@@ -67,12 +74,11 @@ Condition = tuple[tuple[int, int], int, int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of a process. `readable`: files and folders, next to Python itself. `threads` do not count for root."""
+    """Limits of a process. `readable`: files and folders, next to Python itself."""
 
     memory_bytes: int
     readable: tuple[str, ...] = ()
     descriptors: int = 64
-    threads: int = 64
     nice: int = 5
 
 
@@ -98,7 +104,7 @@ def enter(limits: SandboxLimits) -> tuple[str, ...]:
     with suppress(OSError):  # a read-only /proc
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     os.nice(limits.nice)
-    threads = _own_threads() + limits.threads
+    threads = _own_threads() + THREADS
     for what, most in (
         (resource.RLIMIT_DATA, limits.memory_bytes),
         (resource.RLIMIT_AS, limits.memory_bytes + ADDRESSES_BYTES),
@@ -151,7 +157,7 @@ def _conditions(pid: int) -> list[Condition]:
         ((302, 261), 5, every, 0, False),
         ((157, 167), 0, every, PR_SET_PDEATHSIG, True),  # it ends with the gateway
         ((13, 134), 0, every, signal.SIGXCPU, True),  # rt_sigaction: and at its limit of CPU time
-        ((53, 199), 2, 0xF, 2, True),  # socketpair of datagrams, which can be sent to any address
+        ((53, 199), 2, 0xB, 1, False),  # socketpair: types 1 and 5; datagrams can be sent to any address
         ((9, 222), 6, _SHARED, _SHARED, True),  # mmap of shared memory without a file, and of what grows like a
         ((9, 222), 6, _GROWS, _GROWS, True),  # stack: RLIMIT_DATA counts neither
         ((2, -1), 2, _WRITES, 0, False),  # open, openat: for reading only

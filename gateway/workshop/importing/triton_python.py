@@ -99,8 +99,8 @@ def check_code(text: str, file: str) -> None:
     """Check that a step can run code. Raises ConfigurationError if it is no Python, UnofferedError."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"is no Python: {error}", file=file) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last: nested too deeply
+        raise ConfigurationError(f"is no Python: {str(error) or 'it is nested too deeply'}", file=file) from None
     if not any(isinstance(node, ast.ClassDef) and node.name == CLASS for node in ast.walk(tree)):
         raise ConfigurationError(f"has no class {CLASS}", file=file)
     for node in ast.walk(tree):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
+import json
+import os
+import threading
 import time
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,8 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.serving.pipelines import python_process, python_steps, target
+from gateway.serving.pipelines.python_process import take
 from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.images_made import encoded
@@ -291,6 +298,187 @@ async def test_without_a_thread_a_large_run_is_refused_and_the_next_one_answers(
     assert refused.value.fault is Fault.OVERLOADED
     answer = arrays(await rig.engine.infer(typed(np.ones((1, 90_000, 2)))))["a"]
     assert answer.sum() == 180_000
+    await rig.repository.close()
+
+
+async def test_rows_of_several_shapes_without_a_batch_say_what_to_do(tmp_path: Path) -> None:
+    code = "class Step:\n  def run(self, a): return a[: int(a[0, 0])]"
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "false"), code)
+    words = r"step 'code': .*step\.py: .*several shapes in output a \(\[1, 2\] and \[2, 2\]\); fill them up"
+    with pytest.raises(RequestError, match=words):
+        await rig.engine.infer(typed(np.array([[[1.0, 0], [0, 0]], [[2, 0], [0, 0]]])))
+    await rig.repository.close()
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pipe", "pidfd_open"])
+async def test_a_process_that_cannot_be_made_keeps_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    (worker,) = rig.target()._workers.values()
+
+    def fails(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    def open_here() -> list[str]:
+        return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+    before = open_here()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Too many"):
+                python_process.PythonProcess(worker.step)
+    assert open_here() == before
+    await rig.repository.close()
+
+
+async def test_a_process_ends_if_its_gateway_ended_before_it_asked_to_end_with_it(tmp_path: Path) -> None:
+    rig = await served(tmp_path, CHAIN % "")
+    (worker,) = rig.target()._workers.values()
+    process = python_process.PythonProcess(worker.step)
+    process.control.send(json.dumps({**worker._document(), "gateway": 1, "source_bytes": 0}).encode())
+    assert await asyncio.to_thread(process.popen.wait) == 1
+    assert process.control.recv(100) == b""
+    process.control.close()
+    await rig.repository.close()
+
+
+FLOODS = """
+import os, socket
+class Step:
+    def run(self, a):
+        if a[0, 0, 0]:
+            control = next(each for each in map(socket_of, range(3, 64)) if each is not None)
+            said = (2).to_bytes(8, "little") + b'{"outputs": [[[1, 300000, 2], 4800000]]}'
+            for _ in range(500): control.send(said)
+        return a
+def socket_of(place):
+    try:
+        found = socket.socket(fileno=os.dup(place))
+        found.getpeername()
+        return found
+    except OSError:
+        return None
+"""
+
+
+async def test_a_second_answer_of_a_run_ends_the_process_and_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), FLOODS)
+    begun, taken = threading.Event(), list[object]()
+
+    def slow(*of: Any) -> dict[str, Tensor]:
+        taken.append(of)
+        begun.wait(20)
+        return take(*of)
+
+    await rig.engine.infer(typed(np.zeros((1, 1, 2))))
+    monkeypatch.setattr(python_steps, "take", slow)
+    with pytest.raises(RequestError, match=r"sent what is no answer \(ValueError: no run is under way\)"):
+        await rig.engine.infer(typed(np.ones((1, 1, 2))))
+    begun.set()
+    assert len(taken) <= 1
+    await rig.repository.close()
+
+
+async def test_a_large_answer_is_freed_without_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), "class Step:\n  def run(self, a): return a")
+    made = list[weakref.ref[Any]]()
+
+    def noted(*of: Any) -> dict[str, Tensor]:
+        outputs = take(*of)
+        made.extend(weakref.ref(each.array) for each in outputs.values())
+        return outputs
+
+    monkeypatch.setattr(python_steps, "take", noted)
+    gc.disable()
+    try:
+        for _ in range(3):
+            await rig.engine.infer(typed(np.zeros((1, 300_000, 2))))
+        for _ in range(200):
+            if not any(each() is not None for each in made):
+                break
+            await asyncio.sleep(0.01)
+        assert [each() is not None for each in made] == [False] * 3
+    finally:
+        gc.enable()
+    await rig.repository.close()
+
+
+async def test_a_start_that_is_late_twice_is_not_tried_again_until_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "SLOW", python_steps.SlowStarts())
+    started = list[object]()
+
+    def noted(step: Any) -> python_process.PythonProcess:
+        started.append(step)
+        return python_process.PythonProcess(step)
+
+    monkeypatch.setattr(python_steps, "PythonProcess", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(python_steps, "START_S", 0.3)
+        patched.setattr(python_steps, "SLOW_START_S", 0.2)
+        rig = await served(tmp_path, CHAIN % "", "import time\ntime.sleep(100)")
+        assert "step.py did not start within 0.3 s" in rig.reason()
+        for _ in range(3):
+            await rig.begin()  # whatever changes
+        assert "2 times; it is not started again until its files change" in rig.reason()
+    assert len(started) == 2
+    (tmp_path / "step.py").write_text(CODE)
+    await rig.begin()
+    assert (await rig.ask({"x": np.ones((1, 3))}))["z"].tolist() == [[6, 6, 6]]
+    await rig.repository.close()
+
+
+async def test_a_start_that_computes_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_steps, "START_CPU_S", 0.5)
+    rig = await served(tmp_path, CHAIN % "", "while True: pass")
+    assert "died by SIGXCPU: it used more CPU time than it may" in rig.reason()
+    assert "undecided" not in rig.reason()
+    await rig.repository.close()
+
+
+USES = """
+import signal, threading, time
+class Step:
+    def run(self, a):
+        case = a[0, 0, 0]
+        if case == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXCPU})
+            threading.Thread(target=self.spin).start()
+        if case == 2:
+            threading.stack_size(65_536)
+            for _ in range(100): threading.Thread(target=time.sleep, args=(100,)).start()
+        if case == 3: raise RuntimeError("can't start new thread")
+        return a
+    def spin(self):
+        while True: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(1, "used more CPU time than it may, and was ended"), (2, "had 101 threads, more than 64, and was ended")],
+)
+async def test_the_gateway_ends_what_uses_more_than_it_may(tmp_path: Path, case: int, words: str) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), USES, run_limit_s=0.1)
+    (worker,) = rig.target()._workers.values()
+    process = worker._process
+    assert process is not None
+    await rig.engine.infer(typed(np.full((1, 1, 2), float(case))))
+    await asyncio.wait_for(process.gone.wait(), 60)
+    assert worker._problem == words
+    await rig.repository.close()
+
+
+async def test_a_lack_of_threads_costs_the_run_only(tmp_path: Path) -> None:
+    rig = await served(tmp_path, EVERY % ("FP64", "FP64", "true"), USES)
+    with pytest.raises(RequestError, match="can't start new thread"):
+        await rig.engine.infer(typed(np.full((1, 1, 2), 3.0)))
+    await rig.engine.infer(typed(np.zeros((1, 1, 2))))  # it is not away
     await rig.repository.close()
 
 

@@ -126,7 +126,9 @@ class Threads(Base):
 class Bombs(Base):
     def do(self):
         threading.stack_size(65_536)
-        while True: threading.Thread(target=time.sleep, args=(100,)).start()
+        while True:
+            try: threading.Thread(target=time.sleep, args=(100,)).start()
+            except RuntimeError: time.sleep(0.1)
 class Spies(Base):
     def do(self): open("/etc/shadow").read()
 class Steals(Base):
@@ -144,6 +146,27 @@ class Spins(Base):
         def spin():
             while True: pass
         threading.Thread(target=spin).start()
+class Floods(Base):
+    def do(self):
+        said = (2).to_bytes(8, "little") + b'{"outputs": [[[1, 33554432], 134217728]]}'
+        for place in range(3, 64):
+            try:
+                control = socket.socket(fileno=place)
+                while True: control.send(said)
+            except OSError: pass
+        time.sleep(100)
+class Pairs(Base):
+    def do(self): socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)
+class Remaps(Base):
+    def do(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mremap.restype, libc.mremap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_size_t] * 3]
+        stack = ctypes.c_void_p.in_dll(libc, "environ").value & ~4095
+        if libc.mremap(stack, 4096, 2**31, 1) == 2**64 - 1: raise PermissionError(ctypes.get_errno(), "mremap")
+class Locks(Base):
+    def do(self): os.fchmod(os.open("step.py", os.O_RDONLY), 0)
+class Marks(Base):
+    def do(self): os.setxattr(os.open("step.py", os.O_RDONLY), "user.x", b"1")
 class Raises(Base):
     def do(self): raise ValueError("seven is not allowed")
 '''
@@ -165,12 +188,17 @@ KEPT = {  # the process answers on
     "Raises": "ValueError: seven is not allowed (step.py line ",
     "Steals": "PermissionError",
     "Spies": "PermissionError",
+    "Pairs": "PermissionError",
+    "Remaps": "PermissionError",
+    "Locks": "PermissionError",
+    "Marks": "PermissionError",
 }
 ENDED = {  # it begins again
     "Hangs": "took longer than a run may ([limits] run_limit_s, 2 s), and was ended",
     "IgnoresTerm": "took longer than a run may",
     "Allocates": "MemoryError",
-    "Bombs": "step.py",  # no more threads, or as root too many of them for the run's limit
+    "Bombs": "threads, more than 64, and was ended",
+    "Floods": "sent what is no answer",
     "Aborts": "died by SIGABRT",
     "Faults": "died by SIGSEGV",
     "Exits": "ended by itself (exit 3)",
