@@ -203,7 +203,7 @@ async def test_another_version_does_not_change_the_order_of_messages(burst: int)
     rig.engine.hold()
     serving = asyncio.ensure_future(rig.serve(manifest(version="2")))
     while not serving.done():
-        for _ in range(burst):
+        for _ in range(burst if gateway.mid < 20_000 else 0):  # a busy machine takes long: packet ids have 16 bits
             gateway.send(b"[%d]" % gateway.mid)
         await asyncio.sleep(0)
     rig.engine.release()
