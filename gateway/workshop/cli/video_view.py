@@ -49,8 +49,8 @@ def short_result(answer: Mapping[str, Any]) -> str:
 
 
 def print_line(document: Mapping[str, Any]) -> None:
-    """Print one JSON line."""
-    print(plain(json.dumps(document, ensure_ascii=False)), flush=True)
+    """Print one JSON line at once: ctrl-c between a text and its end would make one line of two."""
+    print(f"{plain(json.dumps(document, ensure_ascii=False))}\n", end="", flush=True)
 
 
 def print_summary(title: str, form: str, document: dict[str, Any]) -> None:

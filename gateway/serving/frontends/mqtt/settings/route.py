@@ -234,6 +234,8 @@ class MqttRoute:
 
     def __post_init__(self) -> None:
         """Fill in the preset, and refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
+        if not self.topics and not self.cameras:
+            raise ConfigurationError("missing; name topic filters, or cameras", table=self.table, key="topics")
         if self.cameras:
             self._check_absent()
         else:
@@ -294,7 +296,6 @@ class MqttRoute:
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:
         return (
             ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
-            ("topics", not self.topics, "at least one topic filter, or the route names cameras"),
             ("model", not self.model, "the name of a model"),
             (
                 "sensor",
