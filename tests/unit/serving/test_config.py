@@ -417,7 +417,7 @@ def test_conf_d_counts_without_a_main_file(files, tmp_path, monkeypatch, absent)
         ("[log]\nlevel = 'loud'\n", "[log]\nformat = 'json'\n", "edge.toml:2: log.level: 'loud' is unknown"),
         ("[tls]\ncert = 'x'\n", "[tls]\nkey = '/nowhere'\ncert = '/nowhere'\n", "a.toml:3: tls.cert: cannot be read"),
         ("", "[[mqtt.route]]\nname = 1\n", "a.toml:2: mqtt.route[0].name: must be a string"),
-        (ROUTE, "[[mqtt.route]]\nname = 'x'\n", "a.toml: mqtt.route[0].topics: missing; name topic filters, or cameras"),
+        (ROUTE, "[[mqtt.route]]\nname = 'x'\n", "a.toml: mqtt.route[0].topics: missing; name topic"),
         ("[grpc]\nx", "", "edge.toml: not valid TOML"),
         ("", "[grpc]\n[http]\n[grpc]\n", "written twice, in lines 1 and 3; join them, or move one to a file in conf.d"),
         ("", "[nobody]\n", "a.toml:1: nobody: unknown key"),
