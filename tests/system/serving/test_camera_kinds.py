@@ -27,7 +27,7 @@ from tests.simulators.camera_tools import (
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, Daemon, running
 from tests.system.serving.test_tasks import write_detector
 
-WAIT_S = 90.0
+WAIT_S = 150.0
 RED = (230, 25, 75)
 SNAPSHOT = "[camera.snapshot]\nlabels = ['person']\nevery_s = 0.5\n"
 Status = Mapping[str, Any]

@@ -19,7 +19,7 @@ from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.serving.test_streams import write_models
 from tests.system.serving.test_tasks import write_detector
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 
 @pytest.fixture(scope="module")
