@@ -139,10 +139,14 @@ def test_a_window_of_a_sensor_is_answered(example: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_large_model_runs_where_the_small_one_is_in_doubt(example: Path) -> None:
     lines = pasted(example).splitlines()
-    states = [json.loads(line)["state"] for line in lines if line.startswith('{"id"')]
-    assert states == ["good", "good", "imbalance", "good", "worn bearing", "good"]
-    rows = dict(re.findall(r'rows_total{model="([a-z-]+)",.*} (\d+)\.0', "\n".join(lines)))
-    assert rows == {"hum": "6", "faults": "2", "pump-watch": "6"}
+    assert [json.loads(line)["state"] for line in lines if line.startswith('{"id"')] == [
+        *("good", "good", "imbalance", "good", "worn bearing", "good"),
+    ]
+    assert dict(re.findall(r'rows_total{model="([a-z-]+)",.*} (\d+)\.0', "\n".join(lines))) == {
+        "hum": "6",
+        "faults": "2",
+        "pump-watch": "6",
+    }
 
 
 @pytest.mark.parametrize("example", ["javascript"], indirect=True)

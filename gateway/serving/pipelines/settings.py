@@ -1,4 +1,4 @@
-"""What pipelines may do on this device."""
+"""Settings of pipelines: `[pipelines]`."""
 
 from __future__ import annotations
 

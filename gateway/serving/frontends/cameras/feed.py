@@ -57,6 +57,8 @@ LATENCIES = 512
 WORDS, WORDS_PER_S = 10, 1 / 30
 """Changes of a camera that are logged at once, and on average: one that comes and goes does not fill the log."""
 NO_PICTURE: tuple[int, int, tuple[str, ...]] = (0, 0, ())
+AGE_LIMIT_NS = 60 * SECOND_NS
+"""Greatest age of a frame that a process may state."""
 JPEG_START = b"\xff\xd8"
 
 
@@ -95,8 +97,9 @@ class CameraFeed:
         self._order, self._ordered = 0, 0
         """Number of the last order, and of the frame that is waited for (0: none)."""
         self._picture = NO_PICTURE
+        """Number, time and labels of the picture that is waited for."""
         self._keeping: asyncio.Task[bool] | None = None
-        """Number, time and labels of the picture that is waited for; the task that writes the one before."""
+        """Task that writes the picture before."""
 
     @property
     def is_streaming(self) -> bool:
@@ -330,7 +333,7 @@ class CameraFeed:
             return
         self._asked += 1
         now_ns = time.monotonic_ns()
-        age_ns = min(max(0, now_ns - report.at_ns), 60 * SECOND_NS)
+        age_ns = min(max(0, now_ns - report.at_ns), AGE_LIMIT_NS)
         request = InferRequest(
             self.settings.model,
             {form.input: tensor},
@@ -437,8 +440,13 @@ def process_setup(settings: CameraSettings, limits: ChildLimits) -> dict[str, An
         parts = urlsplit(url)
         netloc = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"
         url = urlunsplit(parts._replace(netloc=netloc))
-    setup = {"url": url, "masks": list(map(list, settings.masks)), "per_s": settings.per_s, "limits": asdict(limits)}
-    return {**setup, "ca": settings.ca and os.path.abspath(settings.ca)}  # noqa: PTH100  the process has another folder
+    return {
+        "url": url,
+        "masks": list(map(list, settings.masks)),
+        "per_s": settings.per_s,
+        "limits": asdict(limits),
+        "ca": settings.ca and os.path.abspath(settings.ca),  # noqa: PTH100  the process has another folder
+    }
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

@@ -96,8 +96,7 @@ def test_a_broker_that_refuses_at_once_is_not_waited_for() -> None:
 
     async def connect() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        text = f'[mqtt]\nurl = "mqtt://127.0.0.1:{port}"\nconnect_timeout_s = 3600\n'
+            text = f'[mqtt]\nurl = "mqtt://127.0.0.1:{server.getsockname()[1]}"\nconnect_timeout_s = 3600\n'
         with pytest.raises(UnreachableError, match="cannot be used: the check connection is not made"):
             async with subscribed(select_broker(config(text), options()), "check", "c", (), lambda _: None):
                 raise AssertionError("it is connected")

@@ -92,8 +92,9 @@ def test_a_row_of_a_pipeline_is_shown(files: Path, capsys: pytest.CaptureFixture
     """Its models need not be there: the file says what it takes."""
     (files / "models" / "rise" / "1").mkdir(parents=True)
     (files / "models" / "rise" / "1" / "pipeline.toml").write_text(PIPELINE)
-    route = '[[mqtt.route]]\nname = "tanks"\ntopics = ["tanks/+"]\nmodel = "rise"\nrows = "[l]"\n'
-    (files / "gateway.toml").write_text(route)
+    (files / "gateway.toml").write_text(
+        '[[mqtt.route]]\nname = "tanks"\ntopics = ["tanks/+"]\nmodel = "rise"\nrows = "[l]"\n'
+    )
     models = ("--models", str(files / "models"))
     assert run(files, b'{"l": [1, 2, 4]}', *models, "--json") == 0
     found = json.loads(capsys.readouterr().out)

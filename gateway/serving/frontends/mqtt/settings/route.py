@@ -94,9 +94,9 @@ OUTPUT_NAME_LIMIT_CHARS = 256
 CHANNELS_LIMIT = 1_024
 """Most channels of a route."""
 WORDS_LIMIT = 256
+"""Most words of a channel."""
 CAMERA_KEYS = frozenset({"name", "cameras", "broker", "qos", "outputs", "max_sensors", "result", "rule"})
 """Settings of a route with cameras."""
-"""Most words of a channel."""
 
 
 @dataclass(frozen=True, slots=True)
