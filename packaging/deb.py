@@ -63,6 +63,7 @@ EXTRAS = {
     GATEWAY: ("onnx", "pull"),
     "edge-gateway-openvino": ("openvino",),
     "edge-gateway-litert": ("litert",),
+    "edge-gateway-llamacpp": ("llamacpp",),
     "edge-agent": ("agent",),
     "edge-gateway-camera": ("camera",),
     WORKSHOP: ("workshop",),
@@ -74,6 +75,7 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "runtime.txt": (),
     "fleet.txt": (),
     "camera.txt": ("av",),
+    "language.txt": (),
     "workshop.txt": ("nncf", "ai-edge-quantizer", *QUANTIZERS),
     "test.txt": ("onnx",),
 }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import VerbAction, actions, remote_options
+from fleet.cli.options import VerbAction, actions, secrets_option
 from gateway.common.terminal.program import Verb, named
 
 
 def _role(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", type=named, help="models-OWNER, software, policy, targets, …")
-    remote_options(parser)
 
 
 def _download(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +20,6 @@ def _download(parser: argparse.ArgumentParser) -> None:
 def _upload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="+", type=named, help="drafts, signed or not")
     parser.add_argument("--replace", action="store_true", help="replace another draft of the role that waits")
-    remote_options(parser)
 
 
 def _sign(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +28,12 @@ def _sign(parser: argparse.ArgumentParser) -> None:
         "--key", type=named, metavar="KEY", action="append", required=True, help="NAME.pem, or a token's NAME.pub"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument(
-        "--passphrase-file",
-        type=named,
-        metavar="FILE",
-        help="its first line is the passphrase or PIN (default: $EDGE_FLEET_PASSPHRASE, else asked for)",
-    )
-    remote_options(parser)
+    secrets_option(parser)
 
 
 def _delete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("digest", metavar="DIGEST", nargs="+", type=named, help="SHA-256 of a file, as the list has it")
     parser.add_argument("--by", type=named, metavar="TOKEN", help="the token that sent it (default: yours); for admins")
-    remote_options(parser)
 
 
 DRAFTS = Verb(
@@ -53,7 +44,7 @@ DRAFTS = Verb(
     "  edge-fleet drafts sign models-acme --key acme.pem   # shows it first, and asks\n"
     "  edge-fleet drafts download root --out usb/root.json",
     actions(
-        VerbAction("list", "drafts that wait, and for what", "  edge-fleet drafts list", remote_options),
+        VerbAction("list", "drafts that wait, and for what", "  edge-fleet drafts list"),
         VerbAction(
             "show",
             "what would be signed in words, who has signed, which devices are affected",
@@ -90,7 +81,7 @@ UPLOADS = Verb(
     "  edge-fleet uploads delete DIGEST             # an upload of your own token\n"
     "  edge-fleet uploads delete DIGEST --by ci     # of another one, as an admin",
     actions(
-        VerbAction("list", "uploads and complete files, by token", "  edge-fleet uploads list", remote_options),
+        VerbAction("list", "uploads and complete files, by token", "  edge-fleet uploads list"),
         VerbAction("delete", "remove them, unless a draft names them", "  edge-fleet uploads delete DIGEST", _delete),
     ),
 )

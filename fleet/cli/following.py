@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from fleet.client.client import Client, Query
-from fleet.client.messages import ServerSentMessage
+from fleet.client.client import Client, Query, ServerSentMessage
 from gateway.common.domain.errors import UnreachableError
 from gateway.common.terminal.tables import plain
 

@@ -15,9 +15,9 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control.checks import BlobUrls, Clock, HeldRoleKeys, Lifetime, StartFacts, Tables
 from fleet.controller.control.device_ca import AUTHORITY_FOLDER
 from fleet.controller.database import migrate
+from fleet.controller.database.audit import latest
 from fleet.controller.database.engine import server_version
-from fleet.controller.database.latest import latest
-from fleet.controller.serving.server_certificate import PEM_LIMIT_BYTES
+from fleet.controller.serving.tls import PEM_LIMIT_BYTES
 from fleet.disk import read_bounded
 from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, read_public
 from fleet.publisher.repository import Published

@@ -12,7 +12,6 @@ from fleet.cli.options import (
     device_argument,
     limit_option,
     query_option,
-    remote_options,
     tags_option,
 )
 from fleet.cli.records_parser import RECORD_VERBS
@@ -34,13 +33,11 @@ def _devices_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="only devices that run it")
     query_option(parser, "only devices that match it")
     limit_option(parser)
-    remote_options(parser)
 
 
 def _devices_show(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
     parser.add_argument("--inventory", action="store_true", help="also its inventory")
-    remote_options(parser)
 
 
 def _devices_label(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +45,12 @@ def _devices_label(parser: argparse.ArgumentParser) -> None:
     tags_option(parser, "replace all its tags by this one")
     parser.add_argument("--no-tags", action="store_true", help="remove all its tags")
     _tag_changes(parser, "its site; '' for none")
-    remote_options(parser)
 
 
 def _devices_tag(parser: argparse.ArgumentParser) -> None:
     _many(parser)
     _tag_changes(parser, "the site of all of them; '' for none")
     _preview(parser)
-    remote_options(parser)
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +71,6 @@ def _devices_register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", type=named, metavar="ID", help="its id (default: the serial)")
     tags_option(parser, "a tag that the device gets")
     parser.add_argument("--site", type=named, metavar="SITE", help="its site")
-    remote_options(parser)
 
 
 def _devices_withdraw(parser: argparse.ArgumentParser) -> None:
@@ -104,12 +98,6 @@ def _many(parser: argparse.ArgumentParser) -> None:
 
 def _because(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--because", type=named, metavar="WHY", help="reason, for the audit log")
-    remote_options(parser)
-
-
-def _devices_readmit(parser: argparse.ArgumentParser) -> None:
-    device_argument(parser)
-    remote_options(parser)
 
 
 def _devices_token(parser: argparse.ArgumentParser) -> None:
@@ -118,21 +106,14 @@ def _devices_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", type=named, metavar="SITE", help="the site that the device gets")
     parser.add_argument("--hours", type=span, metavar="H", help="how long it may be used (default: as configured)")
     _out(parser)
-    remote_options(parser)
 
 
 def _out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=named, metavar="FILE", help="write it there, mode 0600 (default: print it)")
 
 
-def _devices_tokens(parser: argparse.ArgumentParser) -> None:
-    limit_option(parser)
-    remote_options(parser)
-
-
 def _number(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=positive, help="its id, as the list shows it")
-    remote_options(parser)
 
 
 def _diagnose(parser: argparse.ArgumentParser) -> None:
@@ -146,13 +127,11 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
         const=300.0,
         help="wait for the answer, so many seconds at most (default 300)",
     )
-    remote_options(parser)
 
 
 def _answers(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
     parser.add_argument("--request", type=positive, metavar="N", help="show this answer (default: list all)")
-    remote_options(parser)
 
 
 def _tokens_create(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +141,6 @@ def _tokens_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--days", type=span, metavar="D", help="how long it is valid (default 90)")
     _out(parser)
     beside_option(parser)
-    remote_options(parser)
 
 
 def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
@@ -242,7 +220,7 @@ DEVICES = Verb(
             "readmit",
             "allow a revoked device to enrol again",
             "  edge-fleet devices readmit camera-7",
-            _devices_readmit,
+            device_argument,
         ),
         VerbAction(
             "remove",
@@ -257,7 +235,7 @@ DEVICES = Verb(
             "  edge-fleet devices token --device camera-7 --hours 2 --out camera-7.token",
             _devices_token,
         ),
-        VerbAction("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", _devices_tokens),
+        VerbAction("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", limit_option),
         VerbAction(
             "revoke-token",
             "revoke an unused enrolment token",
@@ -295,7 +273,7 @@ TOKENS = Verb(
             "  edge-fleet tokens create grafana --role viewer --days 365",
             _tokens_create,
         ),
-        VerbAction("list", "all tokens, without their secrets", "  edge-fleet tokens list", _devices_tokens),
+        VerbAction("list", "all tokens, without their secrets", "  edge-fleet tokens list", limit_option),
         VerbAction("revoke", "revoke a token", "  edge-fleet tokens revoke 3", _tokens_revoke),
     ),
 )

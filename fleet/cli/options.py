@@ -24,25 +24,7 @@ class VerbAction:
     name: str
     help: str
     examples: str
-    options: Options
-
-
-def actions(*offered: VerbAction) -> Options:
-    """Return the options of a verb whose first argument is an action."""
-
-    def options(parser: argparse.ArgumentParser) -> None:
-        choices: Any = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
-        for action in offered:
-            sub = choices.add_parser(
-                action.name,
-                help=action.help,
-                description=f"{action.help[0].upper()}{action.help[1:]}.",
-                epilog=f"examples:\n{action.examples}\n\n{EXIT_CODES}",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-            action.options(sub)
-
-    return options
+    options: Options = lambda _parser: None
 
 
 def folder_option(parser: argparse.ArgumentParser, what: str = "the controller's folder") -> None:
@@ -80,6 +62,25 @@ def remote_options(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def actions(*offered: VerbAction, ending: Options = remote_options) -> Options:
+    """Return the options of a verb whose first argument is an action. `ending`: the last options of all actions."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        choices: Any = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
+        for action in offered:
+            sub = choices.add_parser(
+                action.name,
+                help=action.help,
+                description=f"{action.help[0].upper()}{action.help[1:]}.",
+                epilog=f"examples:\n{action.examples}\n\n{EXIT_CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            action.options(sub)
+            ending(sub)
+
+    return options
+
+
 def drafting_options(parser: argparse.ArgumentParser) -> None:
     """Add --dir, --remote and the options that name the controller."""
     folder_option(parser, "the publisher's folder: public, drafts, staged, keys, fleet.toml")
@@ -89,6 +90,12 @@ def drafting_options(parser: argparse.ArgumentParser) -> None:
         help="work at the controller of --url or $EDGE_FLEET_URL instead (--url alone implies it)",
     )
     remote_options(parser)
+
+
+def secrets_option(parser: argparse.ArgumentParser) -> None:
+    """Add --passphrase-file."""
+    words = "its first line is the passphrase or PIN (default: $EDGE_FLEET_PASSPHRASE, else asked for)"
+    parser.add_argument("--passphrase-file", type=named, metavar="FILE", help=words)
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
-from fleet.cli.options import drafting_options, publisher_options
+from fleet.cli.options import drafting_options, publisher_options, secrets_option
 from fleet.cli.releases_parser import RELEASE_VERBS
 from gateway import __version__
 from gateway.common.terminal.numbers import positive
@@ -18,20 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return PROGRAM.main(arguments)
 
 
-def _secrets(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--passphrase-file",
-        type=named,
-        metavar="FILE",
-        help="its first line is the passphrase or PIN (default: $EDGE_FLEET_PASSPHRASE, else asked for)",
-    )
-
-
 def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--key", type=named, metavar="KEY", action="append", help=f"{what}; repeatable (default: those in DIR/keys)"
     )
-    _secrets(parser)
+    secrets_option(parser)
 
 
 def _quorum(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +42,7 @@ def _keys(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-passphrase", action="store_true", help="do not encrypt (mode 0600 is all that protects it)"
     )
-    _secrets(parser)
+    secrets_option(parser)
     json_option(parser)
 
 
@@ -110,7 +101,7 @@ def _sign(parser: argparse.ArgumentParser) -> None:
         "--key", type=named, metavar="KEY", action="append", required=True, help="NAME.pem, or a token's NAME.pub"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    _secrets(parser)
+    secrets_option(parser)
     json_option(parser)
 
 
@@ -162,7 +153,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         default="info",
         help="lowest level that is logged on stderr (info)",
     )
-    _secrets(parser)
+    secrets_option(parser)
     publisher_options(parser)
 
 

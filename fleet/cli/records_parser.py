@@ -12,37 +12,32 @@ from fleet.cli.options import (
     folder_option,
     limit_option,
     query_option,
-    remote_options,
 )
 from gateway.common.terminal.program import Verb, json_option, named
 
 
-def _streams(parser: argparse.ArgumentParser) -> None:
-    device_argument(parser)
-    remote_options(parser)
+def _stream(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
 
 
 def _rows(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    _stream(parser)
     parser.add_argument("--after", type=named, metavar="BOOT.SEQ", help="start with the row that follows this one")
     parser.add_argument("--follow", action="store_true", help="the last rows, then new ones, until Ctrl-C")
     limit_option(parser)
-    remote_options(parser)
 
 
 def _newest(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    _stream(parser)
     limit_option(parser, 1)
-    remote_options(parser)
 
 
 def _devices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    _stream(parser)
     query_option(parser, "only devices that match it")
     limit_option(parser, 100)
-    remote_options(parser)
 
 
 def _events(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +46,6 @@ def _events(parser: argparse.ArgumentParser) -> None:
     query_option(parser, "only those of devices that match it")
     parser.add_argument("--follow", action="store_true", help="the last events, then new ones, until Ctrl-C")
     limit_option(parser, 100)
-    remote_options(parser)
 
 
 def _alerts(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +57,12 @@ def _alerts(parser: argparse.ArgumentParser) -> None:
         "--follow", action="store_true", help="the last alerts, then those that open and close, until Ctrl-C"
     )
     limit_option(parser, 100)
-    remote_options(parser)
 
 
 def _audit_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actor", type=named, metavar="WHO", help="only actions of this actor")
     parser.add_argument("--subject", type=named, metavar="WHAT", help="only actions on this subject")
     limit_option(parser, 100)
-    remote_options(parser)
 
 
 def _audit_verify(parser: argparse.ArgumentParser) -> None:
@@ -78,13 +70,11 @@ def _audit_verify(parser: argparse.ArgumentParser) -> None:
         "--head", type=named, metavar="NUMBER:DIGEST", help="head noted earlier, which the log must contain"
     )
     beside_option(parser)
-    remote_options(parser)
 
 
 def _backup_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=named, help="the backup: one file, mode 0600")
     folder_option(parser)
-    json_option(parser)
 
 
 def _migrate(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +110,7 @@ TELEMETRY = Verb(
             "streams",
             "a device's streams, and rows missing in them",
             "  edge-fleet telemetry streams camera-7",
-            _streams,
+            device_argument,
         ),
         VerbAction(
             "rows",
@@ -193,6 +183,7 @@ BACKUP = Verb(
             "  edge-fleet backup restore /backup/fleet.backup --dir /var/lib/edge-fleet",
             _backup_file,
         ),
+        ending=json_option,
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Options, VerbAction, actions, limit_option, remote_options
+from fleet.cli.options import Options, VerbAction, actions, limit_option
 from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
 from gateway.common.terminal.numbers import number, positive, whole
 from gateway.common.terminal.program import Verb, named
@@ -16,12 +16,10 @@ DEVICE_STATES = ("pending", "offered", "downloading", "probation", "committed", 
 def _releases_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=named, metavar="MODEL", help="only releases of this model")
     limit_option(parser)
-    remote_options(parser)
 
 
 def _releases_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("release", metavar="OWNER/MODEL/VERSION", type=named, help="such as acme/meter-reader/2")
-    remote_options(parser)
 
 
 def _spec(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +39,7 @@ def _spec(parser: argparse.ArgumentParser) -> None:
         "--waves",
         type=waves,
         metavar="W,W,…",
-        help=f"N%% reached, or N more; '!' needs approval (default {_waves_help()})",
+        help=f"N%% reached, or N more; '!' needs approval (default {WAVES.replace('%', '%%')})",
     )
     how.add_argument("--canary", type=positive, metavar="N", help="devices of each kind of accelerators go first")
     for option, what_for in (
@@ -73,14 +71,9 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _waves_help() -> str:
-    return WAVES.replace("%", "%%")
-
-
 def _create(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument("--start", action="store_true", help="approve and start it at once")
-    remote_options(parser)
 
 
 def _revise(parser: argparse.ArgumentParser) -> None:
@@ -90,29 +83,21 @@ def _revise(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replaces", metavar="DIGEST", help=seen)
 
 
-def _preview(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
-    remote_options(parser)
-
-
 def _list(parser: argparse.ArgumentParser) -> None:
     states = f"only rollouts in this state: {', '.join(STATES)}"
     parser.add_argument("--state", choices=STATES, metavar="STATE", help=states)
     parser.add_argument("--archived", action="store_true", help="also archived ones")
     limit_option(parser)
-    remote_options(parser)
 
 
 def _archive(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("rollout", metavar="ROLLOUT", nargs="?", type=named, help="its id, as the list shows it")
     what.add_argument("--before", type=day, metavar="DATE", help="all that ended before it: 2027-01-31, or a time")
-    remote_options(parser)
 
 
 def _one(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rollout", metavar="ROLLOUT", type=named, help="its id, as the list shows it")
-    remote_options(parser)
 
 
 def _why(parser: argparse.ArgumentParser) -> None:
@@ -127,9 +112,8 @@ def _approve(parser: argparse.ArgumentParser) -> None:
 
 
 def _approve_wave(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rollout", metavar="ROLLOUT", type=named, help="its id, as the list shows it")
+    _one(parser)
     parser.add_argument("wave", metavar="WAVE", type=positive, help="its number: the first after the canary is 1")
-    remote_options(parser)
 
 
 def _devices(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +176,7 @@ ROLLOUTS = Verb(
             "preview",
             "which devices a specification would reach; nothing is created",
             "  edge-fleet rollouts preview --target acme/meter-reader/2 --canary 1",
-            _preview,
+            _spec,
         ),
         VerbAction("list", "rollouts, oldest first", "  edge-fleet rollouts list --state running", _list),
         _simple("show", "one rollout: its specification, and the state of its waves"),

@@ -10,8 +10,7 @@ from itertools import islice
 
 from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, wait_or_raise
 from fleet.cli.remote import bounded, client, listed, local, one_line, short
-from fleet.client.client import Client, Json, Query, path_of
-from fleet.client.messages import ServerSentMessage
+from fleet.client.client import Client, Json, Query, ServerSentMessage, path_of
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.terminal.tables import plain
 

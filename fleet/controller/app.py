@@ -44,8 +44,8 @@ from fleet.controller.control.uploads import Uploads
 from fleet.controller.control.wake_hints import Hints
 from fleet.controller.control.worker import PeriodicThread
 from fleet.controller.database import migrate
+from fleet.controller.database.audit import latest
 from fleet.controller.database.engine import Database, open_database
-from fleet.controller.database.latest import latest
 from fleet.controller.database.place import read_place
 from fleet.controller.database.seen import LastSeenBuffer
 from fleet.controller.monitoring.monitoring import Monitoring, MonitoringSettings
@@ -54,8 +54,7 @@ from fleet.controller.serving.asgi import Application, Scope
 from fleet.controller.serving.bodies import BodyBound
 from fleet.controller.serving.identity import Recognition
 from fleet.controller.serving.server import Server, mounted, stacked
-from fleet.controller.serving.server_certificate import CertificateSource, filed_certificate, own_certificate
-from fleet.controller.serving.tls import server_context
+from fleet.controller.serving.tls import CertificateSource, filed_certificate, own_certificate, server_context
 from fleet.publisher.keys import Ask, refuse_to_ask
 from fleet.publisher.repository import BLOBS
 from fleet.publisher.workspace import Workspace

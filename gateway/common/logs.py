@@ -16,14 +16,20 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 from gateway.common.domain.events import (
+    AcceleratorChanged,
     BreakerRetried,
+    CandidateFailed,
+    CandidateRecovered,
     EntryIgnored,
     Event,
+    FailedOver,
     JoiningStopped,
     LeaseRanOut,
     LoopLeft,
+    ModelEvicted,
     ModelRefused,
     ModelUndecided,
+    ModelWoken,
     PriorityRefused,
     ProofContradicted,
     RouteChanged,
@@ -55,10 +61,16 @@ EVENTS: Mapping[type[Event], tuple[str, str]] = {
     BreakerRetried: ("info", "tried again"),
     RunOverlong: ("warning", "run overlong"),
     RunHung: ("error", "run hung"),
+    CandidateFailed: ("error", "variant failed in service (EG-314)"),
+    FailedOver: ("warning", "failed over"),
+    CandidateRecovered: ("info", "variant serves again"),
+    AcceleratorChanged: ("warning", "accelerator changed"),
     JoiningStopped: ("warning", "joining stopped"),
     ProofContradicted: ("error", "proof of independent rows contradicted; please report it"),
     PriorityRefused: ("warning", "worker keeps its priority"),
     RouteChanged: ("info", "route changed"),
+    ModelEvicted: ("info", "model evicted"),
+    ModelWoken: ("info", "model woken"),
     LeaseRanOut: ("warning", "the route's lease ran out; what is committed answers"),
 }
 """Level and title of each domain event."""
@@ -130,7 +142,9 @@ def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
         facts |= {"verified": facts.pop("level", ""), "remarks": "; ".join(event.remarks)}  # a line has its own `level`
         facts = {key: value for key, value in facts.items() if value}
     level, title = EVENTS[type(event)]
-    if isinstance(event, ServableChanged) and event.reason:
+    if isinstance(event, ServableChanged) and (event.reason or event.state == "LOADING"):
+        level = "warning" if event.reason else "debug"  # AVAILABLE follows LOADING at once
+    if isinstance(event, ModelWoken) and event.problem:
         level = "warning"
     if isinstance(event, TrialFinished) and not event.passed:  # another variant serves, or ModelRefused follows
         level = "warning"
@@ -219,7 +233,7 @@ def _value(key: object, value: object, limit_chars: int) -> object:
 
 def _plain(text: str, limit_chars: int) -> str:
     cut = text if len(text) <= limit_chars else f"{text[:limit_chars]}… ({len(text)} characters)"
-    return _CONTROL.sub(_escaped, cut)
+    return cut if cut.isprintable() else _CONTROL.sub(_escaped, cut)
 
 
 def _escaped(match: re.Match[str]) -> str:

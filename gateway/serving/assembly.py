@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, VariantError, suggest
 from gateway.common.domain.events import Publish
-from gateway.common.domain.inventory import Inventory, RuntimeListing
+from gateway.common.domain.inventory import CPU, Inventory, RuntimeListing
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.common.domain.profile import Profile, choose_profile
 from gateway.common.domain.release import Release
@@ -26,23 +27,26 @@ from gateway.common.memory import group_limit_bytes, usable_cores
 from gateway.common.store.private_copies import changed, private_copies
 from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, models_folders, site_profiles_folder
+from gateway.serving.domain.isolation import OPEN_S, WorkerPolicy
 from gateway.serving.domain.ports import Session
 from gateway.serving.engine.batch_pass import BatchPass
+from gateway.serving.engine.context import EngineContext
 from gateway.serving.engine.decode_pool import DecodePool
 from gateway.serving.engine.engine import Engine
+from gateway.serving.engine.failover import Failover
 from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.pauses import Pauses
 from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
-from gateway.serving.engine.repository import ModelRepository, ScanModel
-from gateway.serving.hardware.library import ask_libraries
-from gateway.serving.hardware.library_diagnosis import climb, library_sets
+from gateway.serving.engine.repository import Find, ModelRepository, ScanModel
+from gateway.serving.engine.response_cache import ResponseCache
+from gateway.serving.engine.stream_store import StreamStore
+from gateway.serving.engine.target import ModelTarget
 from gateway.serving.hardware.probe import probe
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
-from gateway.serving.pipelines.target import open_pipeline
 from gateway.serving.runtimes.catalog import get_runtime
 from gateway.serving.runtimes.installed import installed_version
-from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.settings import IsolationSettings, TrialSettings
 from gateway.serving.store.compiled import make_compiled
 from gateway.serving.store.library import scan, scan_model
 from gateway.serving.store.releases import changed_file, changed_golden
@@ -53,6 +57,7 @@ DATA_SHARE = 0.75
 """Share of the device's memory that the gateway's data may take where the configuration does not say."""
 GROUP_SHARE = 5 / 6
 """Share of its control group's limit that it may take. With the unit's MemoryMax=90% both shares are equal."""
+NOT_ISOLATED = IsolationSettings()
 HERE = Path("/")
 """The root of this machine, as opposed to a copied tree."""
 
@@ -99,6 +104,9 @@ async def survey(
     statuses = {name: installed_version(name) for name in RUNTIMES}
     listings: dict[str, RuntimeListing] = {}
     if inventory.accelerators or ask_all:
+        from gateway.serving.hardware.library import ask_libraries
+        from gateway.serving.hardware.library_diagnosis import climb, library_sets
+
         statuses, listings = await _ask_runtimes(config)
         libraries = await asyncio.to_thread(ask_libraries, library_sets(inventory), config.hardware)
         inventory = climb(inventory, libraries, listings)
@@ -126,7 +134,7 @@ def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     most = 1 if objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
     runs = min(most, usable_cores())
-    return Site(inventory, profile, surveyed.statuses, threads, cache_dir, runs, objective)
+    return Site(inventory, profile, surveyed.statuses, threads, cache_dir, runs, objective, config.isolation.models)
 
 
 def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> Loader:
@@ -160,11 +168,17 @@ def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> 
         config.selection.objective,
         trial,
         inspect,
-        _open_session,
+        partial(
+            _open_session,
+            isolation=config.isolation,
+            nice=where.profile.budget.worker_nice,
+            open_s=max(OPEN_S, config.trial.deadline_s),
+        ),
         state,
         publish,
         witness=_witness,
         require=config.selection.require,
+        failover=Failover(config.failover),
     )
 
 
@@ -194,12 +208,28 @@ def serving(
     *,
     scan_model: ScanModel | None = None,
     control: Callable[[], bool] = lambda: False,
+    streams: StreamStore | None = None,
+    opening_wait_s: float | None = None,
 ) -> tuple[Engine, ModelRepository]:
-    """Return the engine and the repository that fills it. By default no caller may load or unload by name."""
-    registry, limits = Registry(config.limits.retry_after_s), config.limits
+    """Return the engine and the repository that fills it. By default no caller may load or unload by name.
+
+    `opening_wait_s`: time that a change waits for Python code that starts (None: until it has).
+    """
+    limits, caches = config.limits, {each.model: ResponseCache(each) for each in config.residency.cache}
+    registry, residency = Registry(limits.retry_after_s, caches), config.residency
+    if not residency.memory_mib:
+        residency = replace(residency, memory_mib=loader.site.profile.budget.resident_bytes // MIB)
     turn = BatchPass(limits.turn_us, Pauses(limits.worker_wait_ms))
     engine = Engine(registry, turn, quotas(limits), DecodePool(limits))
     engine.ready_when, registry.is_read = limits.ready, False
+
+    async def open_pipeline(
+        release: Release, find: Find, context: EngineContext, old: ModelTarget | None
+    ) -> ModelTarget:
+        from gateway.serving.pipelines import target  # with the first pipeline: it takes a twentieth of a start
+
+        return await target.open_pipeline(release, find, context, old, config.pipelines)
+
     repository = ModelRepository(
         registry,
         engine,
@@ -207,11 +237,25 @@ def serving(
         scan_model or _holds_nothing,
         settings=limits,
         selection=config.selection,
+        residency=residency,
         control=control,
         publish=loader.publish,
-        open_pipeline=partial(open_pipeline, settings=config.pipelines),
+        open_pipeline=open_pipeline,
+        streams=streams,
+        opening_wait_s=opening_wait_s,
     )
     return engine, repository
+
+
+def streams(state_folder: Path | None) -> StreamStore:
+    """Return the store of streams. None: their states are not kept over a restart."""
+    return StreamStore(state_folder and state_folder / "streams", _kinds_of_states)
+
+
+def _kinds_of_states() -> Sequence[type[Any]]:
+    from gateway.serving.pipelines.streams import STATES  # with the first file of states, as pipelines are
+
+    return STATES
 
 
 async def _holds_nothing(_model: str) -> tuple[Release, ...]:
@@ -263,11 +307,35 @@ def _witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> 
     return read
 
 
-def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
+def _open_session(
+    manifest: ModelManifest,
+    variant: Variant,
+    files: Path,
+    budget: SessionBudget,
+    *,
+    isolation: IsolationSettings = NOT_ISOLATED,
+    nice: int = 0,
+    open_s: float = OPEN_S,
+) -> Session:
     """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
     if golden := changed_golden(manifest, files):
         raise changed(golden)
-    with private_copies(variant.artifacts, files) as copies:
+    lent = partial(private_copies, variant.artifacts, files)
+    if budget.isolated:
+        from gateway.serving.runtimes.isolated import IsolatedSession
+
+        is_exclusive = budget.accelerator in RUNTIMES[variant.runtime].exclusive  # a second process could not open it
+        on_cpu = budget.accelerator == CPU
+        policy = WorkerPolicy(
+            isolation.memory_mib * MIB,
+            isolation.spare and not is_exclusive,
+            not on_cpu,
+            nice if on_cpu else 0,
+            open_s,
+            budget.ran_bytes,
+        )
+        return IsolatedSession(manifest, variant, lent, _with_cache(budget), policy)
+    with lent() as copies:
         return get_runtime(variant.runtime).open(manifest, variant, copies, _with_cache(budget))
 
 

@@ -38,7 +38,7 @@ from gateway.common.log_settings import LogSettings
 from gateway.common.store.settings import LibrarySettings, StateSettings
 from gateway.common.store.text import read_text
 from gateway.serving.committed.settings import SignedReleaseSettings
-from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.engine.settings import EngineSettings, FailoverSettings, ResidencySettings, SelectionSettings
 from gateway.serving.frontends.cameras.settings import CameraSettings, check_cameras
 from gateway.serving.frontends.control.settings import ControlServerSettings
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
@@ -47,7 +47,7 @@ from gateway.serving.frontends.rest_v2.settings import RestSettings
 from gateway.serving.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
 from gateway.serving.hardware.settings import HardwareSettings
 from gateway.serving.pipelines.settings import PipelineSettings
-from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.settings import IsolationSettings, TrialSettings
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Default path, read if it exists and no other is named."""
@@ -156,6 +156,7 @@ class Config:
     fleet: SignedReleaseSettings = field(default_factory=SignedReleaseSettings)
     control: ControlServerSettings = field(default_factory=ControlServerSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     http: RestSettings = field(default_factory=RestSettings)
     shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
@@ -165,7 +166,9 @@ class Config:
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: EngineSettings = field(default_factory=EngineSettings)
     trial: TrialSettings = field(default_factory=TrialSettings)
+    isolation: IsolationSettings = field(default_factory=IsolationSettings)
     pipelines: PipelineSettings = field(default_factory=PipelineSettings)
+    residency: ResidencySettings = field(default_factory=ResidencySettings)
     hardware: HardwareSettings = field(default_factory=HardwareSettings)
     library: LibrarySettings = field(default_factory=LibrarySettings)
     state: StateSettings = field(default_factory=StateSettings)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.access import Address
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.events import Event, ImagesDecoded, ModelRefused, ServableChanged, VariantChosen
+from gateway.common.domain.events import (
+    AcceleratorChanged,
+    CandidateFailed,
+    CandidateRecovered,
+    Event,
+    ImagesDecoded,
+    ModelRefused,
+    ServableChanged,
+    VariantChosen,
+)
 from gateway.common.domain.model_files import NO_MODEL
 from gateway.common.domain.settings_layer import SettingsLayer
 from gateway.common.logs import configure_logging, get_logger, log_event
@@ -26,9 +36,11 @@ from gateway.serving.committed.store import CommittedStore
 from gateway.serving.config import Config, gateway_id, load_config, models_folders, models_place, mqtt_brokers
 from gateway.serving.credentials import Credentials
 from gateway.serving.domain.cameras import KnownCamera
+from gateway.serving.engine.openings import WAIT_S
 from gateway.serving.fleet_settings import Life, SettingsControl, check_startable
 from gateway.serving.frontends.cameras.snapshots import Snapshots
 from gateway.serving.frontends.pools import Pools
+from gateway.serving.hardware.device_watch import DeviceWatch
 from gateway.serving.model_sources import Fleet, MarkedRepository, control_frontend
 from gateway.serving.observe.heap import Trimming, settle
 from gateway.serving.store.folder_watch import FolderWatch
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
     from gateway.serving.frontends.cameras.cameras import Cameras
     from gateway.serving.frontends.cameras.settings import CameraSettings
     from gateway.serving.frontends.mqtt.frontend import MqttFrontends
+    from gateway.serving.frontends.mqtt.settings.broker import MqttSettings
     from gateway.serving.frontends.regions import Regions
     from gateway.serving.frontends.rest_v2.server import RestFrontend
 
@@ -146,8 +159,11 @@ class Daemon:
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
         self._snapshots = Snapshots(None if state.problem else self._life.folder / "snapshots", self._camera_statuses)
+        self._streams = assembly.streams(None if state.problem else self._life.folder)
         await self._build(state)
+        stack.push_async_callback(self._streams.close)
         stack.callback(self._watch.close)
+        stack.callback(self._devices.close)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
@@ -179,15 +195,20 @@ class Daemon:
         self._engine, self._repository = assembly.serving(
             config,
             loader,
+            streams=self._streams,
+            opening_wait_s=WAIT_S,
             scan_model=lambda model: self._fleet.of_model(model, partial(assembly.releases_of, self._config, model)),
             control=lambda: self._config.models.control,
         )
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = MarkedRepository(self._repository, store)
         self._watch = FolderWatch(self._models_changed)
+        recovery = self._repository.recovery
+        self._devices = DeviceWatch(surveyed.inventory.accelerators, recovery.accelerator_changed)
 
     async def _first_synchronisation(self) -> None:
         """Load the models, then become ready."""
+        await self._streams.read()
         try:
             await self._synchronise(self._config)
         except Exception as error:
@@ -207,15 +228,17 @@ class Daemon:
         releases = await asyncio.to_thread(assembly.releases, config, roots)
         self._roots = roots
         # Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart.
-        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
+        brokers = {} if changed_only else mqtt_brokers(config, checked=True)
+        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in {*LIVE, "mqtt"}]
         waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
-        if self._mqtt is not None and _known(config.camera) != _known(self._config.camera):
-            waiting.append("camera, as far as MQTT publishes it")
+        waiting += ["mqtt"] if _restarting(config) != _restarting(self._config) else []
         if waiting:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log, camera=config.camera)
         configure_logging(config.log)
         if self._up:
+            if self._mqtt is not None and not changed_only:
+                self._mqtt.follow(brokers, _known(config.camera))
             self._follow_cameras(config.camera)
         if folders != before:
             await self._watch.follow(folders)
@@ -249,7 +272,8 @@ class Daemon:
         absent: Source = tuple
         regions = absent if self._regions is None else self._regions.samples
         mqtt = absent if self._mqtt is None else self._mqtt.samples
-        sources = (mqtt, self._state.samples, regions, self._camera_samples, *refused)
+        own = (self._state.samples, self._camera_samples, _worker_samples, self._repository.residency.samples)
+        sources = (mqtt, regions, *own, *refused)
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, security = self._engine, self._credentials.security
         ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
@@ -358,7 +382,8 @@ class Daemon:
     def _problem(self) -> str:
         """Return what an operator has to repair, for the control API ("": nothing)."""
         mqtt = self._mqtt.problem if self._mqtt else ""
-        found = (self._fleet.problem, self._state.problem, self._life.problem, mqtt and f"MQTT: {mqtt}")
+        own = (self._fleet.problem, self._state.problem, self._life.problem, self._streams.problem)
+        found = (*own, mqtt and f"MQTT: {mqtt}")
         return "; ".join(problem for problem in found if problem)
 
     def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
@@ -369,7 +394,7 @@ class Daemon:
         if not isinstance(event, ImagesDecoded):
             log_event(event)
         changed = isinstance(event, ServableChanged)
-        is_refused = isinstance(event, ModelRefused)  # a pipeline may refuse its requests now
+        is_refused = isinstance(event, (ModelRefused, CandidateFailed))  # a pipeline may refuse its requests now
         if changed or is_refused:
             self._readiness_changed()
         if changed or isinstance(event, ImagesDecoded):
@@ -378,6 +403,8 @@ class Daemon:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
         if (changed or is_refused or isinstance(event, VariantChosen)) and self._cameras is not None:
             self._cameras.readiness_changed()
+        if isinstance(event, (AcceleratorChanged, CandidateFailed, CandidateRecovered)) and self._mqtt is not None:
+            asyncio.get_running_loop().call_soon(self._mqtt.readiness_changed)  # once placements say so
 
     def _summary(self) -> str:
         """Return one line for people: what is ready, loading, refused or undecided."""
@@ -502,8 +529,19 @@ class Daemon:
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
 
 
+def _worker_samples() -> Iterable[MetricSample]:
+    """Return the metrics of worker processes; none while no model has one, so that nothing of them is imported."""
+    isolated = sys.modules.get("gateway.serving.runtimes.isolated")
+    return isolated.samples() if isolated else ()
+
+
 def _has_ended(task: asyncio.Task[None] | None) -> bool:
     return task is None or task.done()
+
+
+def _restarting(config: Config) -> MqttSettings:
+    """Return the settings of MQTT that need a restart: not the routes of cameras."""
+    return dataclasses.replace(config.mqtt, route=tuple(route for route in config.mqtt.route if not route.cameras))
 
 
 def _known(cameras: Sequence[CameraSettings]) -> list[KnownCamera]:

@@ -205,7 +205,7 @@ class Fleet:
         slots = dict(self._committed.slots)
         for name, slot in self._committed.slots.items():
             standing = standings.get(key := (name, slot.release.version))
-            if same.get(key) == slot.release:  # it may have been unloaded by name
+            if same.get(key) == slot.release or self._repository.opens(slot.release):  # or unloaded by name
                 continue
             if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
                 continue
@@ -258,7 +258,7 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     """Wire the control API; `problem`, `broker` and `cameras` as in `About`."""
     from gateway.serving.frontends.control.about import About
     from gateway.serving.frontends.control.server import ControlFrontend
-    from gateway.serving.hardware.report import inventory_json
+    from gateway.serving.hardware.probe import inventory_json
 
     name = surveyed.profile_name
     inventory = inventory_json(surveyed.inventory, name)

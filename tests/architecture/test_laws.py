@@ -161,6 +161,13 @@ def test_importing_a_room_loads_no_engine_and_no_wire(room: str) -> None:
     assert not loaded_by(f"import {', '.join(modules)}") & heavy
 
 
+def test_a_daemon_imports_pipelines_and_tasks_with_the_first_one() -> None:
+    code = "import sys, gateway.serving.daemon\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    named = [name for name in done.stdout.split() if re.match(r"gateway\.serving\.(pipelines|tasks)\.", name)]
+    assert sorted(named) == ["gateway.serving.pipelines.settings", "gateway.serving.tasks.frame"]
+
+
 def test_files_and_functions_stay_readable() -> None:
     long = [f"{name} has {count} lines" for file in SOURCES for name, count in too_long(file) if name not in REASONS]
     assert long == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,15 +13,17 @@ import pytest_asyncio
 
 from gateway.common.domain.manifest import INDEPENDENT, ModelManifest, Tolerance, Variant
 from gateway.common.domain.manifest_toml import read_manifest
-from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Tensors
 from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.domain.golden import read_golden
+from gateway.serving.domain.isolation import WorkerPolicy
 from gateway.serving.domain.ports import Session
 from gateway.serving.frontends.http import direct
 from gateway.serving.runtimes.catalog import get_runtime
+from gateway.serving.runtimes.isolated import IsolatedSession
 from tests.simulators import models
 from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.models import FILES
 from tests.simulators.mqtt_peer import Peer, peer
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -37,8 +40,12 @@ class Case:
     files: Path
     inputs: Tensors
     tolerance: Tolerance
+    isolated: bool = False
 
     def open(self, budget: SessionBudget | None = None) -> Session:
+        if self.isolated:
+            lent, variant = lambda: nullcontext(self.files), self.variant
+            return IsolatedSession(self.manifest, variant, lent, budget or SessionBudget(), WorkerPolicy(spare=False))
         return get_runtime(self.variant.runtime).open(
             self.manifest, self.variant, self.files, budget or SessionBudget()
         )
@@ -78,23 +85,32 @@ def _names() -> Iterator[str]:
     for file in MANIFESTS:
         for variant in read_manifest(file.read_text(), str(file)).variants:
             yield f"{file.parent.parent.name}/{file.parent.name}/{variant.name}"
-    for runtime in RUNTIMES:
+    for runtime in FILES:
         yield from (f"built/{runtime}/{model}/{rows}" for model in ("adder", "dense") for rows in (-1, 1))
+        yield f"isolated/{runtime}/dense/-1"
 
 
 @pytest.fixture(params=list(_names()))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """Return every shipped variant, and small models of every runtime with open and with fixed row counts."""
     parts = request.param.split("/")
-    if parts[0] == "built":
-        return built(tmp_path, parts[1], parts[2], int(parts[3]))
+    if parts[0] in {"built", "isolated"}:
+        made = built(tmp_path, parts[1], parts[2], int(parts[3]))
+        return replace(made, isolated=parts[0] == "isolated")
     return shipped(MODELS / parts[0] / parts[1] / "manifest.toml", parts[2])
 
 
-@pytest.fixture(params=RUNTIMES)
+@pytest.fixture(params=FILES)
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """Return a case of the dense model, for every runtime."""
     return built(tmp_path, request.param, "dense", -1)
+
+
+@pytest.fixture(params=[*FILES, "isolated"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
+    """Return a session of the dense model, for every runtime, and in a worker process."""
+    is_isolated = request.param == "isolated"
+    return replace(built(tmp_path, "onnx" if is_isolated else request.param, "dense", -1), isolated=is_isolated).open()
 
 
 @pytest.fixture(params=["usual", "direct"])
@@ -118,3 +134,10 @@ async def client(broker: Mosquitto) -> AsyncIterator[Peer]:
     async with peer(broker.port) as one:
         await one.subscribe("edge/gw/errors", "edge/gw/results/#", "replies/#")
         yield one
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing that is half-open give way: a busy machine takes longer than `HALF_OPEN_S` between two steps."""
+    for module in ("http.connection", "grpc_v2.transport.connection", "grpc_v2.transport.timeouts"):
+        monkeypatch.setattr(f"gateway.serving.frontends.{module}.HALF_OPEN_S", 3600.0)

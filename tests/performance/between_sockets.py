@@ -50,7 +50,7 @@ SHAPES = ((1, 1), (8, 1), (32, 1), (1, 16))
 class Instant:
     """A session that costs nothing."""
 
-    lends, remarks, rows = False, (), None
+    lends, in_parts, remarks, rows = False, False, (), None
     _answers = tuple({"y": np.zeros((rows, CLASSES), np.float32)} for rows in range(65))
 
     def run(self, inputs: Tensors) -> Tensors:

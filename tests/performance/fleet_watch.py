@@ -22,8 +22,7 @@ from fleet.controller.database.engine import Database
 from fleet.controller.database.figures import figures
 from fleet.controller.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
 from fleet.controller.monitoring.evaluation import AlertEvaluation
-from fleet.controller.monitoring.otlp_devices import pieces
-from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.otlp_devices import Names, pieces
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.webhook import Webhook

@@ -31,7 +31,7 @@ CALLERS = {"tiny": 8, "costly": 2}
 class Multiplying:
     """A session that computes without the interpreter's lock."""
 
-    lends, rows = False, None
+    lends, in_parts, rows = False, False, None
     remarks = ()
 
     def __init__(self, *, costly: bool) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.events import Event
-from gateway.common.domain.inventory import Board, Cpu, Inventory
+from gateway.common.domain.inventory import Accelerator, Board, Cpu, Inventory
 from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.common.domain.profile import Budget as ProfileBudget
 from gateway.common.domain.profile import DeviceMatch, LadderStep, Profile
@@ -25,12 +25,14 @@ from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Loaded
 from gateway.serving.engine.batch_pass import BatchPass
 from gateway.serving.engine.engine import Engine
+from gateway.serving.engine.failover import Failover
 from gateway.serving.engine.loader import Loader
 from gateway.serving.engine.pauses import Pauses
 from gateway.serving.engine.quotas import quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.repository import ModelRepository
-from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.engine.response_cache import ResponseCache
+from gateway.serving.engine.settings import EngineSettings, FailoverSettings, ResidencySettings, SelectionSettings
 from gateway.serving.pipelines.target import open_pipeline
 from tests.simulators.constants import settings_with
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
@@ -131,8 +133,11 @@ class Rig:
     budget: ProfileBudget = field(default_factory=ProfileBudget)
     witness: Tensors | None = field(default_factory=lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
     require: str = ""
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
+    residency: ResidencySettings = field(default_factory=ResidencySettings)
     runs: int = 1
     """Threads of all runs of a model at a time."""
+    accelerators: tuple[Accelerator, ...] = ()
     runtime: SimulatedRuntime = field(default_factory=SimulatedRuntime)
     noise_ns: Callable[[], int] = lambda: 0
     """Counter of the time that the machine took from the event loop."""
@@ -142,18 +147,20 @@ class Rig:
         self.trial_gate, self.scan_gate, self.fetch_gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
-        self.registry = Registry(self.settings.retry_after_s)
+        caches = {each.model: ResponseCache(each) for each in self.residency.cache}
+        self.registry = Registry(self.settings.retry_after_s, caches)
         batch_pass = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms), self._noise_ns)
         self.engine = Engine(self.registry, batch_pass, quotas(self.settings))
         self.engine.settled = True
-        steps = (LadderStep("cpu", "reference", ("fp32", "int8")), LadderStep("cpu", "onnx", ("fp32",)))
+        places = (("hailo-8", "onnx", ("fp32",)), ("cpu", "reference", ("fp32", "int8")), ("cpu", "onnx", ("fp32",)))
+        steps = tuple(LadderStep(*each) for each in places)
         profile = Profile("rig", "", 0, DeviceMatch(), self.budget, steps)
-        inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
+        inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1, self.accelerators)
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
             Site(inventory, profile, runtimes, runs=self.runs), self.objective, self._trial, self._inspect,
             self.runtime.open, self.verdicts, self.events.append, witness=lambda *_: lambda: self.witness,
-            require=self.require,
+            require=self.require, failover=Failover(self.failover),
         )  # fmt: skip
         self.repository = ModelRepository(
             self.registry,
@@ -161,6 +168,7 @@ class Rig:
             loader,
             self._scan,
             settings=self.settings,
+            residency=self.residency,
             selection=SelectionSettings(self.objective, idle_before_trial_s=self.idle_before_trial_s),
             control=lambda: self.control,
             publish=self.events.append,

@@ -16,8 +16,7 @@ from gateway.common.domain.onnx_file import read_onnx
 from gateway.common.domain.tensor import DATATYPES
 from gateway.common.domain.verdict import Signature
 from gateway.serving.domain.onnx_header import read_onnx_header
-from gateway.workshop.importing.collect import read_documents, source_folder
-from gateway.workshop.importing.settings import ImportSettings
+from gateway.workshop.importing.collect import ImportSettings, read_documents, source_folder
 from gateway.workshop.importing.source import Documents, SourceModel
 
 IMAGE_PX = 8

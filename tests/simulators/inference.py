@@ -58,6 +58,7 @@ class SimulatedInference:
         self.cancelled = 0
         self.loaded: list[str] = []
         self.unready: set[str] = set()
+        self.degraded = ""
         self.loading: set[str] = set()
         self._moved = asyncio.Event()
         self.decoding = DecodePool(EngineSettings())
@@ -141,7 +142,7 @@ class SimulatedInference:
 
     def placement(self, model: str, version: str = "") -> Placement:
         self.describe(model, version)
-        return Placement("reference", "reference", "fp32", "cpu", "the only one", 8)
+        return Placement("reference", "reference", "fp32", "cpu", "the only one", 8, degraded=self.degraded)
 
     def index(self) -> Sequence[IndexEntry]:
         return [

@@ -51,6 +51,18 @@ def image_classifier(
     )
 
 
+def numbered_layer(number: int, side: int = 1024) -> onnx.ModelProto:
+    """Return a dense layer of side² FP32 weights. Zeros give `number` in each element: an answer says whose it is."""
+    weights = np.random.default_rng(number).normal(size=(side, side)).astype(np.float32)
+    named = {"weights": weights, "bias": np.full(side, number, np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "weights"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["y"]),
+    ]
+    initializer = [numpy_helper.from_array(array, name) for name, array in named.items()]
+    return shaped({"x": ["rows", side]}, {"y": ["rows", side]}, *nodes, initializer=initializer)
+
+
 def with_metadata(model: onnx.ModelProto, **metadata: str) -> onnx.ModelProto:
     """Return the model with entries of metadata."""
     helper.set_model_props(model, metadata)

@@ -15,6 +15,7 @@ from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
 from gateway.common.domain.verdict import Joining, SessionBudget
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.engine.settings import ResidencySettings
 from gateway.serving.pipelines.target import PipelineTarget
 from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, release
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
@@ -66,8 +67,9 @@ class FunctionRuntime(SimulatedRuntime):
 class PipelineRig(Rig):
     """Rig with functions as models, which run on the event loop unless `slow` names them."""
 
-    def __init__(self, slow: tuple[str, ...] = (), **changes: Any) -> None:
-        super().__init__(limits_with(retry_after_s=0.1, **changes), witness=None, runtime=FunctionRuntime())
+    def __init__(self, slow: tuple[str, ...] = (), residency: ResidencySettings | None = None, **changes: Any) -> None:
+        limits, own = limits_with(retry_after_s=0.1, **changes), residency or ResidencySettings()
+        super().__init__(limits, witness=None, runtime=FunctionRuntime(), residency=own)
         self.slow, self.manifests, self.pipelines = slow, dict[str, ModelManifest](), dict[str, Release]()
         self.digests = dict[str, str]()
 

@@ -58,6 +58,7 @@ class SimulatedSession:
     """
 
     lends = True
+    in_parts = False
     remarks = ()
     rows = None
 
@@ -122,7 +123,10 @@ class SimulatedSession:
 
 
 class SimulatedRuntime:
-    """Runtime of simulated sessions. `factors`: by variant name; `refuses`: errors by names of broken variants."""
+    """Runtime of simulated sessions. `factors`: by variant name; `refuses`: errors by names of broken variants.
+
+    `gates`: those that the openings of these variants pass, rather than `gate`.
+    """
 
     name = "reference"
 
@@ -132,7 +136,7 @@ class SimulatedRuntime:
         self.refuses: dict[str, Exception] = {}
         self.sessions: list[SimulatedSession] = []
         self.opened: list[str] = []
-        self.gate = Gate()
+        self.gate, self.gates = Gate(), dict[str, Gate]()
         self.opening = threading.Semaphore(0)
 
     @property
@@ -156,7 +160,7 @@ class SimulatedRuntime:
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> SimulatedSession:
         del files, budget
         self.opening.release()
-        self.gate.wait()
+        self.gates.get(variant.name, self.gate).wait()
         if variant.name in self.refuses:
             raise self.refuses[variant.name]
         self.opened.append(variant.name)

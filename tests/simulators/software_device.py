@@ -22,11 +22,11 @@ from gateway.common.store.roots import ROOT_HISTORY
 from gateway.device.agent.update import software, software_work
 from gateway.device.domain.software_request import InstallRequest
 from gateway.device.domain.software_update import SoftwareUpdate, UnitState
+from gateway.device.installer.commands import UNITS
 from gateway.device.installer.places import CONFIRMED, CURRENT, VersionFolder
 from gateway.device.installer.record import InstallRecords
 from gateway.device.installer.server import InstallerServer
 from gateway.device.installer.settings import SoftwareSettings
-from gateway.device.installer.units import UNITS
 from gateway.device.installer.worker import InstallerWorker
 from tests.simulators.constants import settings_with
 from tests.simulators.fleet_repository import FleetRepository

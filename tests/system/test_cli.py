@@ -62,7 +62,18 @@ def test_explain(cli):
     assert {"model", "profile", "chosen", "variants"} <= set(explained)
     assert (explained["model"], len(explained["variants"]) >= 7) == ("activity", True)
     for variant in explained["variants"]:
-        keys = ["name", "runtime", "precision", "accelerator", "provider", "rank", "eligible", "reason", "measured"]
+        keys = [
+            "name",
+            "runtime",
+            "precision",
+            "accelerator",
+            "provider",
+            "isolated",
+            "rank",
+            "eligible",
+            "reason",
+            "measured",
+        ]
         keys += ["level", "joining", "remarks", "threads", "runs", "parallel"]
         assert list(variant) == keys
         assert variant["reason"]

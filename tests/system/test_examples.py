@@ -70,7 +70,7 @@ def copied(name: str) -> Iterator[Path]:
                 broker.terminate()
 
 
-def pasted(folder: Path) -> str:
+def pasted(folder: Path, **variables: str) -> str:
     """Return what the commands print, after all of them succeeded."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {
@@ -79,6 +79,7 @@ def pasted(folder: Path) -> str:
         "PYTHONPATH": os.pathsep.join(EXTRAS),
         "LANG": "C.UTF-8",
         **OFFLINE,
+        **variables,
     }
     script = "set -e -o pipefail\n" + commands((folder / "README.md").read_text())
     with (folder / "said").open("w") as said, (folder / "errors").open("w") as errors:
@@ -147,6 +148,26 @@ def test_a_large_model_runs_where_the_small_one_is_in_doubt(example: Path) -> No
         "faults": "2",
         "pump-watch": "6",
     }
+
+
+@pytest.mark.parametrize("example", ["pose"], indirect=True)
+@pytest.mark.timeout(600)
+def test_who_waves_and_falls_makes_events(example: Path) -> None:
+    said = pasted(example)
+    assert float(re.findall(r"^right: (.*)$", said, re.MULTILINE)[0]) > 0.95
+    events = [f"edge/bench/rules/home/{rule}/room on" for rule in ("fallen", "waved")]
+    assert sorted(set((example / "events.txt").read_text().splitlines())) == events
+    labels = [json.loads(line)["label"] for line in (example / "results.jsonl").read_text().splitlines()]
+    assert {"standing", "waving", "falling", "lying"} <= set(labels)
+
+
+@pytest.mark.parametrize("example", ["voice"], indirect=True)
+@pytest.mark.timeout(600)
+def test_only_what_follows_the_wake_word_is_an_intent(example: Path) -> None:
+    said = pasted(example, PIP_PYTHON_VERSION=".".join(map(str, sys.version_info[:2])))  # it has code for one
+    intents = (example / "intents.txt").read_text().splitlines()
+    assert intents == [f"intents/kitchen {intent}" for intent in ("light_on", "music_stop", "unknown")]
+    assert re.search(r"^said +│ 3 ", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize("example", ["javascript"], indirect=True)

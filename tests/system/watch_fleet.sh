@@ -35,7 +35,7 @@ stat -c '%U:%G %a %F' /run/edge-gateway/control.sock > fleet.socket
 cat > reads.py <<'PYTHON'
 import json
 
-from gateway.device.agent.report.journal_tail import last_lines
+from gateway.device.agent.report.diagnostics import last_lines
 from gateway.device.agent.settings import DiagnosticsSettings
 
 settings = DiagnosticsSettings()

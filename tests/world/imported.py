@@ -12,10 +12,9 @@ import pytest
 
 from gateway.serving.runtimes.settings import TrialSettings
 from gateway.serving.store.library import scan
-from gateway.workshop.importing.collect import collect
+from gateway.workshop.importing.collect import ImportSettings, collect
 from gateway.workshop.importing.imported import ImportedModel
 from gateway.workshop.importing.release_writer import settled, write_releases
-from gateway.workshop.importing.settings import ImportSettings
 from gateway.workshop.importing.sources import choose_source
 from tests.world.exports import sklearn_entries
 

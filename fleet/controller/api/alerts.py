@@ -10,8 +10,9 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import DeviceQuery, NameInQuery
-from fleet.controller.api.identity import ACTION, Call, control_of
+from fleet.controller.api.identity import Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.api.scope import caller_of, scope_of
 from fleet.controller.control.device_query import selected
@@ -39,7 +40,7 @@ class AlertEntry:
     evidence: Mapping[str, object]
 
 
-@get("/v1/alerts", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="List alerts, newest first")
+@operation(get, "/v1/alerts", Action.TELEMETRY_READ, "List alerts, newest first")
 def list_alerts(
     request: Call,
     *,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from litestar import get
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import ActorInQuery, NameInQuery
-from fleet.controller.api.identity import ACTION, Call, allow, control_of
+from fleet.controller.api.identity import Call, allow, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.audit import Break, LogEntry
 from fleet.controller.database import audit
@@ -44,7 +45,7 @@ class Verified:
     problem: str = ""
 
 
-@get("/v1/audit", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="List the audit log, newest first")
+@operation(get, "/v1/audit", Action.AUDIT_READ, "List the audit log, newest first")
 def entries(
     request: Call,
     actor: ActorInQuery = "",
@@ -62,7 +63,7 @@ def entries(
     return page(found, limit, _entry, lambda entry: entry.sequence)
 
 
-@get("/v1/audit/verify", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="Verify the audit log")
+@operation(get, "/v1/audit/verify", Action.AUDIT_READ, "Verify the audit log")
 def verify(request: Call) -> Verified:
     """Check every entry against its digest.
 

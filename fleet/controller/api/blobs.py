@@ -12,7 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action, Identity, may
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import STATE, check_state, operation
 from fleet.controller.api.document import BODY, CHECKED
 from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest, NameInQuery, PathInQuery
 from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
@@ -53,7 +53,7 @@ class BlobView:
     by: str
 
 
-@get("/v1/blobs", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="List uploads, if not published")
+@operation(get, "/v1/blobs", Action.DRAFTS_READ, "List uploads, if not published")
 def list_blobs(request: Call, after: PathInQuery = "", limit: Limit = PAGE_ROWS) -> Page[BlobView]:
     """Return incomplete uploads, and complete files that are not published, by digest and token."""
     allow(request)
@@ -62,12 +62,7 @@ def list_blobs(request: Call, after: PathInQuery = "", limit: Limit = PAGE_ROWS)
     return page(found[:limit], limit, _view, _cursor)
 
 
-@post(
-    "/v1/blobs",
-    opt={ACTION: Action.DRAFTS_CHANGE},
-    sync_to_thread=True,
-    summary="Begin to upload a file, or find how much of it is stored",
-)
+@operation(post, "/v1/blobs", Action.DRAFTS_CHANGE, "Begin to upload a file, or find how much of it is stored")
 def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
     """Return the present state if the upload was begun before or is complete."""
     identity, control = allow(request), control_of(request)
@@ -78,12 +73,7 @@ def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
     return _view(begun)
 
 
-@get(
-    "/v1/blobs/{digest:str}",
-    opt={ACTION: Action.DRAFTS_READ},
-    sync_to_thread=True,
-    summary="How much of a file is stored",
-)
+@operation(get, "/v1/blobs/{digest:str}", Action.DRAFTS_READ, "How much of a file is stored")
 def show_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> BlobView:
     """Return this token's upload, else another one's, or that of the token `by`.
 
@@ -93,12 +83,13 @@ def show_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> Blob
     return _view(control_of(request).uploads.find(digest, by or actor(identity), others=not by))
 
 
-@delete(
+@operation(
+    delete,
     "/v1/blobs/{digest:str}",
-    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
+    Action.DRAFTS_CHANGE,
+    "Delete an upload that is not published",
+    state=SHOWN,
     status_code=200,
-    sync_to_thread=True,
-    summary="Delete an upload that is not published",
 )
 def delete_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> BlobView:
     """Delete an incomplete upload of this token, or a file that it sent and that no draft names.

@@ -36,13 +36,11 @@ from fleet.controller.database.events import StoredEvent
 from fleet.controller.database.rollouts import StoredFact
 from fleet.controller.rollouts.facts_form import fact_document
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.wire.events import HEADERS, MEDIA_TYPE, event
 
-MEDIA_TYPE = "text/event-stream"
 POSITION = "position"
 """Event that only gives the position of the stream."""
 HEARTBEAT = b": heartbeat\n\n"
-HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""They keep proxies from caching the stream or buffering it (nginx)."""
 READING: Mapping[ChangeKind, Action] = {
     ChangeKind.DEVICE_EVENT: Action.TELEMETRY_READ,
     ChangeKind.ALERT_OPENED: Action.TELEMETRY_READ,
@@ -175,9 +173,8 @@ def _position(position: Position) -> bytes:
     return _block(POSITION, position, {"id": str(position)})
 
 
-def _block(event: str, position: Position, document: object) -> bytes:
-    """Return one message: JSON has no line break of its own."""
-    return b"event: %s\nid: %s\ndata: %s\n\n" % (event.encode(), str(position).encode(), encode_json(document))
+def _block(name: str, position: Position, document: object) -> bytes:
+    return event(encode_json(document), name=name, ident=str(position))
 
 
 HANDLERS = (follow_changes,)

@@ -10,7 +10,7 @@ import hashlib
 import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from litestar import MediaType, Response
 from litestar.concurrency import sync_to_thread
@@ -18,12 +18,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.handlers.base import BaseRouteHandler
 from litestar.serialization import encode_json
 
-from fleet.controller.access import RULES, Reach
+from fleet.controller.access import RULES, Action, Reach
 from fleet.controller.api.identity import ACTION, Call, Guarded, control_of
 from fleet.controller.problems import ProblemError
 from fleet.problem_types import PRECONDITION_FAILED, PRECONDITION_REQUIRED
 from gateway.common.domain.errors import Fault, RequestError
 
+Route = TypeVar("Route", bound=HTTPRouteHandler)
 STATE = "state"
 """Key in a route's `opt`: the GET that shows the state that If-Match names. The route calls `check_state`."""
 TAG_CHARACTERS, TAGS_LIMIT = 128, 16
@@ -33,6 +34,24 @@ HEADER_CHARACTERS = TAGS_LIMIT * (TAG_CHARACTERS + len('W/"" , '))
 DIGEST_CHARACTERS = 32
 """Hexadecimal digits of an ETag: 128 bits of SHA-256."""
 TAG_PATTERN = f'^"[0-9a-f]{{{DIGEST_CHARACTERS}}}"$'
+
+
+def operation(
+    method: Callable[..., Route],
+    path: str,
+    action: Action,
+    summary: str,
+    *,
+    state: str = "",
+    opt: Mapping[str, object] | None = None,
+    **more: object,
+) -> Route:
+    """Return the decorator of a route that performs `action` on a thread. `method`: litestar's, such as `get`.
+
+    `state`: see STATE. `opt`: further keys of the route's `opt`, `more`: further options of litestar.
+    """
+    keys = {ACTION: action, **({STATE: state} if state else {}), **(opt or {})}
+    return method(path, opt=keys, sync_to_thread=True, summary=summary, **more)
 
 
 def is_operators(handler: BaseRouteHandler) -> bool:

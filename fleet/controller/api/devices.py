@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from litestar import get, post
+from litestar import delete, get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
-from fleet.controller.access import Action
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.access import Action, Identity
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.document import BODY_SCHEMA
 from fleet.controller.api.fields import (
     DeviceQuery,
@@ -21,16 +21,19 @@ from fleet.controller.api.fields import (
     NameInQuery,
     PathInQuery,
     Reason,
+    ReasonInQuery,
     Tags,
     TagsInQuery,
     Words,
     plain_fields,
 )
-from fleet.controller.api.identity import ACTION, Call, actor, control_of
+from fleet.controller.api.identity import Call, actor, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.api.scope import allow_tags, caller_of, known_device, scope_of
 from fleet.controller.audit import Deed
+from fleet.controller.control import device_removal
 from fleet.controller.control.device_query import selected
+from fleet.controller.control.device_removal import Permit, RemovalReason
 from fleet.controller.database import audit, certificates, desired, devices, enrolment
 from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState
 from fleet.controller.database.engine import Connection
@@ -137,7 +140,7 @@ class DeviceDetails(DeviceEntry):
     certificates: list[CertificateEntry]
 
 
-@get("/v1/devices", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="List devices by id")
+@operation(get, "/v1/devices", Action.DEVICES_READ, "List devices by id")
 def list_devices(
     request: Call,
     *,
@@ -164,7 +167,7 @@ def list_devices(
     return page(found, limit, device_entry, lambda one: one.id)
 
 
-@get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Show a device")
+@operation(get, "/v1/devices/{device:str}", Action.DEVICES_READ, "Show a device")
 def show_device(request: Call, device: NameInPath) -> DeviceDetails:
     """Return a device: what it runs and is to run, its health and its certificates."""
     identity, control = caller_of(request), control_of(request)
@@ -173,12 +176,7 @@ def show_device(request: Call, device: NameInPath) -> DeviceDetails:
         return _details(connection, found, control.database.settings)
 
 
-@get(
-    "/v1/devices/{device:str}/inventory",
-    opt={ACTION: Action.DEVICES_READ},
-    sync_to_thread=True,
-    summary="Show a device's inventory",
-)
+@operation(get, "/v1/devices/{device:str}/inventory", Action.DEVICES_READ, "Show a device's inventory")
 def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
     """Return the inventory as `edge-gateway probe --json` prints it on the device; {} before it was reported."""
     identity, control = caller_of(request), control_of(request)
@@ -187,12 +185,7 @@ def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
         return dict(devices.inventory(connection, device))
 
 
-@post(
-    "/v1/devices",
-    opt={ACTION: Action.DEVICES_ENROL, BODY_SCHEMA: NAMED},
-    sync_to_thread=True,
-    summary="Register a device by its serial",
-)
+@operation(post, "/v1/devices", Action.DEVICES_ENROL, "Register a device by its serial", opt={BODY_SCHEMA: NAMED})
 def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     """Register a device, which may then enrol by its serial, without a token.
 
@@ -216,8 +209,7 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
 
 def _operation(name: str, summary: str, action: Action) -> post:
     """Return the route decorator for an operation that changes the state of a device."""
-    where = f"/v1/devices/{{device:str}}/{name}"
-    return post(where, opt={ACTION: action, STATE: SHOWN}, sync_to_thread=True, status_code=200, summary=summary)
+    return operation(post, f"/v1/devices/{{device:str}}/{name}", action, summary, state=SHOWN, status_code=200)
 
 
 @_operation("revoke", "Revoke a device", Action.DEVICES_REVOKE)
@@ -308,6 +300,46 @@ def _fields(device: Device) -> dict[str, Any]:
     }
 
 
+@operation(
+    delete,
+    "/v1/devices/{device:str}/slots/{slot:str}",
+    Action.DEVICES_WITHDRAW,
+    "Remove a model from a device",
+    state=SHOWN,
+)
+def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: ReasonInQuery = "") -> None:
+    """Order the device to empty the slot, by its next assignment; it does so when its policy allows it.
+
+    400 for a reserved slot, which is never empty; 404 if nothing is assigned there; 409 while a rollout that is not
+    over has the device in that slot.
+    """
+    identity, control = caller_of(request), control_of(request)
+    motive = RemovalReason(actor(identity), because, control.clock())
+    device_removal.withdraw(control.rollouts, device, slot, motive, permit=_permit(request, identity, device))
+
+
+@operation(delete, "/v1/devices/{device:str}", Action.DEVICES_REMOVE, "Remove a device from the fleet", state=SHOWN)
+def remove_device(request: Call, device: NameInPath, because: ReasonInQuery = "") -> None:
+    """Remove a device from the fleet; its name may be enrolled again.
+
+    What is stored about it is deleted. Its certificates stay revoked; facts of rollouts and the audit log are kept. 409
+    unless it is revoked or was never enrolled, and while a rollout that is not over has it.
+    """
+    identity, control = caller_of(request), control_of(request)
+    motive = RemovalReason(actor(identity), because, control.clock())
+    device_removal.remove(control.rollouts, device, motive, permit=_permit(request, identity, device))
+    control.revocations.refresh(motive.now)
+
+
+def _permit(request: Call, identity: Identity, device: str) -> Permit:
+    def permit(connection: Connection) -> Device:
+        found = known_device(request, connection, identity, device)
+        check_device(request, connection, found)
+        return found
+
+    return permit
+
+
 HANDLERS = (
     list_devices,
     show_device,
@@ -317,4 +349,6 @@ HANDLERS = (
     readmit_device,
     suspend_device,
     resume_device,
+    withdraw_slot,
+    remove_device,
 )

@@ -12,8 +12,9 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import NameInPath, NumberInPath, plain_fields
-from fleet.controller.api.identity import ACTION, Call, actor, control_of
+from fleet.controller.api.identity import Call, actor, control_of
 from fleet.controller.api.pages import Page
 from fleet.controller.api.scope import caller_of, known_device
 from fleet.controller.audit import Deed
@@ -57,12 +58,7 @@ class DiagnosticsAnswer(DiagnosticsEntry):
     answer: Mapping[str, object] | None
 
 
-@post(
-    "/v1/devices/{device:str}/diagnostics",
-    opt={ACTION: Action.DIAGNOSTICS_ASK},
-    sync_to_thread=True,
-    summary="Request diagnostics from a device",
-)
+@operation(post, "/v1/devices/{device:str}/diagnostics", Action.DIAGNOSTICS_ASK, "Request diagnostics from a device")
 def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWanted | None] = None) -> DiagnosticsEntry:
     """Request diagnostics from a device. It answers after one of its next polls, or never."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
@@ -79,11 +75,8 @@ def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWant
     return DiagnosticsEntry(**_fields(made))
 
 
-@get(
-    "/v1/devices/{device:str}/diagnostics",
-    opt={ACTION: Action.DIAGNOSTICS_READ},
-    sync_to_thread=True,
-    summary="List requests for diagnostics to a device",
+@operation(
+    get, "/v1/devices/{device:str}/diagnostics", Action.DIAGNOSTICS_READ, "List requests for diagnostics to a device"
 )
 def list_diagnostics(request: Call, device: NameInPath) -> Page[DiagnosticsEntry]:
     """Return all stored requests to a device, newest first, without the answers."""
@@ -94,12 +87,7 @@ def list_diagnostics(request: Call, device: NameInPath) -> Page[DiagnosticsEntry
     return Page([DiagnosticsEntry(**_fields(one)) for one in found], None)
 
 
-@get(
-    "/v1/devices/{device:str}/diagnostics/{number:int}",
-    opt={ACTION: Action.DIAGNOSTICS_READ},
-    sync_to_thread=True,
-    summary="Show a device's answer",
-)
+@operation(get, "/v1/devices/{device:str}/diagnostics/{number:int}", Action.DIAGNOSTICS_READ, "Show a device's answer")
 def show_diagnostics(request: Call, device: NameInPath, number: NumberInPath) -> DiagnosticsAnswer:
     """Return one request, with its answer if there is one."""
     identity, control = caller_of(request), control_of(request)

@@ -11,10 +11,10 @@ from litestar.params import JSONBody, PathParameter, RawBody
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action, Identity, may
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.document import BODY, CHECKED
 from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, KEPT, NAME_CHARACTERS, documented
-from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.controller.api.identity import Call, actor, allow, control_of
 from fleet.controller.api.pages import Page
 from fleet.controller.control.drafts import DraftState
 from fleet.controller.problems import ProblemError
@@ -121,7 +121,7 @@ async def refuse_private_keys(request: Call) -> None:
         raise ProblemError(PRIVATE_KEY_REFUSED.status, f"the body {error}", kind=PRIVATE_KEY_REFUSED) from None
 
 
-@get("/v1/drafts", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="Drafts that wait, by role")
+@operation(get, "/v1/drafts", Action.DRAFTS_READ, "Drafts that wait, by role")
 def list_drafts(request: Call) -> Page[DraftEntry]:
     """List all drafts: a role has one at most."""
     allow(request)
@@ -129,7 +129,7 @@ def list_drafts(request: Call) -> Page[DraftEntry]:
     return Page([DraftEntry(**_fields(*waiting)) for waiting in control.drafts.waiting(control.clock())], None)
 
 
-@get("/v1/drafts/{role:str}", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="One draft, in words")
+@operation(get, "/v1/drafts/{role:str}", Action.DRAFTS_READ, "One draft, in words")
 def show_draft(request: Call, role: RoleInPath) -> DraftView:
     """Return the content to be signed, the signatures, and the affected devices."""
     allow(request)
@@ -137,12 +137,7 @@ def show_draft(request: Call, role: RoleInPath) -> DraftView:
     return _view(control.drafts.find(role, control.clock()))
 
 
-@get(
-    "/v1/drafts/{role:str}/file",
-    opt={ACTION: Action.DRAFTS_READ},
-    sync_to_thread=True,
-    summary="One draft, as the file that edge-fleet sign takes",
-)
+@operation(get, "/v1/drafts/{role:str}/file", Action.DRAFTS_READ, "One draft, as the file that edge-fleet sign takes")
 def download_draft(request: Call, role: RoleInPath) -> dict[str, Any]:
     """Return the draft file, with everything that its signers need. Its ETag changes with each signature."""
     allow(request)
@@ -150,11 +145,8 @@ def download_draft(request: Call, role: RoleInPath) -> dict[str, Any]:
     return draft_document(control.drafts.draft(role, control.clock()))
 
 
-@put(
-    "/v1/drafts/{role:str}",
-    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN, BODY: DRAFT, CHECKED: True},
-    sync_to_thread=True,
-    summary="Upload a draft",
+@operation(
+    put, "/v1/drafts/{role:str}", Action.DRAFTS_CHANGE, "Upload a draft", state=SHOWN, opt={BODY: DRAFT, CHECKED: True}
 )
 def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
     """Store a draft that is based on what is published now.
@@ -173,13 +165,14 @@ def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
     return _view(control.drafts.put(role, body, actor(identity), now, replaces=names_state, check=check))
 
 
-@post(
+@operation(
+    post,
     "/v1/drafts/{role:str}/signatures",
-    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
-    sync_to_thread=True,
+    Action.DRAFTS_CHANGE,
+    "Add signatures to a draft",
+    state=SHOWN,
     status_code=200,
     before_request=refuse_private_keys,
-    summary="Add signatures to a draft",
 )
 def add_signatures(request: Call, role: RoleInPath, data: JSONBody[SignaturesSent]) -> DraftView:
     """Add signatures made elsewhere. 422 for a key that may not sign, or a signature over another document."""
@@ -191,13 +184,7 @@ def add_signatures(request: Call, role: RoleInPath, data: JSONBody[SignaturesSen
     return _view(drafts.sign(role, data.document, signatures, by, now, check=_checked(request)))
 
 
-@delete(
-    "/v1/drafts/{role:str}",
-    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Withdraw a draft",
-)
+@operation(delete, "/v1/drafts/{role:str}", Action.DRAFTS_CHANGE, "Withdraw a draft", state=SHOWN, status_code=200)
 def delete_draft(request: Call, role: RoleInPath) -> DraftView:
     """Delete a draft with its signatures. Root and targets: admins only."""
     identity, control = _allow_role(request, role), control_of(request)

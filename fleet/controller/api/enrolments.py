@@ -11,9 +11,9 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action, Identity
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.fields import Id, NumberInPath, Tags, Words, plain_fields
-from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.controller.api.identity import Call, actor, allow, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.api.scope import allow_tags, caller_of, scope_of, unseen
 from fleet.controller.audit import Deed
@@ -67,7 +67,7 @@ class NewEnrolment(EnrolmentEntry):
     url: str
 
 
-@get("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="List enrolment tokens")
+@operation(get, "/v1/enrolments", Action.DEVICES_ENROL, "List enrolment tokens")
 def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[EnrolmentEntry]:
     """Return enrolment tokens in the order of creation; with a scope, those that give one of its tags."""
     scope, control = scope_of(caller_of(request)), control_of(request)
@@ -76,12 +76,7 @@ def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) 
     return page(found, limit, lambda one: EnrolmentEntry(**_fields(one)), lambda one: one.id)
 
 
-@get(
-    "/v1/enrolments/{enrolment_id:int}",
-    opt={ACTION: Action.DEVICES_ENROL},
-    sync_to_thread=True,
-    summary="Show an enrolment token",
-)
+@operation(get, "/v1/enrolments/{enrolment_id:int}", Action.DEVICES_ENROL, "Show an enrolment token")
 def show_enrolment(request: Call, enrolment_id: NumberInPath) -> EnrolmentEntry:
     """Return an enrolment token without its text."""
     identity = caller_of(request)
@@ -89,7 +84,7 @@ def show_enrolment(request: Call, enrolment_id: NumberInPath) -> EnrolmentEntry:
         return EnrolmentEntry(**_fields(_known(request, connection, identity, enrolment_id)))
 
 
-@post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Create an enrolment token")
+@operation(post, "/v1/enrolments", Action.DEVICES_ENROL, "Create an enrolment token")
 def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrolment:
     """Create an enrolment token for one device, once.
 
@@ -122,11 +117,12 @@ def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrol
     return NewEnrolment(**_fields(made), token=credential.text, url=control.url)
 
 
-@delete(
+@operation(
+    delete,
     "/v1/enrolments/{enrolment_id:int}",
-    opt={ACTION: Action.DEVICES_ENROL, STATE: "/v1/enrolments/{enrolment_id}"},
-    sync_to_thread=True,
-    summary="Revoke an enrolment token",
+    Action.DEVICES_ENROL,
+    "Revoke an enrolment token",
+    state="/v1/enrolments/{enrolment_id}",
 )
 def delete_enrolment(request: Call, enrolment_id: NumberInPath) -> None:
     """Revoke an enrolment token. 404 if there is none with this id, or it was used."""

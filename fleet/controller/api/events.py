@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from litestar import get
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import DeviceQuery, NameInQuery
-from fleet.controller.api.identity import ACTION, Call, control_of
+from fleet.controller.api.identity import Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.api.scope import caller_of, scope_of
 from fleet.controller.control.device_query import selected
@@ -33,7 +34,7 @@ class EventEntry:
     document: Mapping[str, object]
 
 
-@get("/v1/events", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="List events, newest first")
+@operation(get, "/v1/events", Action.TELEMETRY_READ, "List events, newest first")
 def list_events(
     request: Call,
     *,

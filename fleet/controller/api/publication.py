@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from litestar import get, post
 
 from fleet.controller.access import Action
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.drafts import Concern, concern
-from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.controller.api.identity import Call, actor, allow, control_of
 from fleet.controller.control.publication import PublicationState
 from fleet.publisher.settings import FleetSettings
 from fleet.times import moment
@@ -68,12 +68,7 @@ class PublicationDone:
     expires: str
 
 
-@get(
-    "/v1/publication",
-    opt={ACTION: Action.DRAFTS_READ},
-    sync_to_thread=True,
-    summary="What is published, and what is ready to be",
-)
+@operation(get, "/v1/publication", Action.DRAFTS_READ, "What is published, and what is ready to be")
 def show_publication(request: Call) -> PublicationView:
     """Return the published versions. The files themselves are at /repository/metadata."""
     allow(request)
@@ -81,13 +76,7 @@ def show_publication(request: Call) -> PublicationView:
     return _view(control.publisher.standing(control.clock()), control.workspace.settings)
 
 
-@post(
-    "/v1/publication",
-    opt={ACTION: Action.PUBLISH, STATE: SHOWN},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Publish what is ready",
-)
+@operation(post, "/v1/publication", Action.PUBLISH, "Publish what is ready", state=SHOWN, status_code=200)
 def publish(request: Call) -> PublicationDone:
     """Publish with a new timestamp, signed by the online keys in this controller's `keys/`; 409 if they are missing."""
     identity, control = allow(request), control_of(request)

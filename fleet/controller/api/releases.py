@@ -9,8 +9,9 @@ from typing import Any
 from litestar import get
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import NameInPath, NameInQuery, PathInQuery, plain_fields
-from fleet.controller.api.identity import ACTION, Call, allow, control_of
+from fleet.controller.api.identity import Call, allow, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.control.catalogue import usable
 from fleet.controller.database import releases
@@ -51,7 +52,7 @@ class ReleaseView:
     refused: str
 
 
-@get("/v1/releases", opt={ACTION: Action.RELEASES_READ}, sync_to_thread=True, summary="List releases by path")
+@operation(get, "/v1/releases", Action.RELEASES_READ, "List releases by path")
 def list_releases(
     request: Call, model: NameInQuery = "", after: PathInQuery = "", limit: Limit = PAGE_ROWS
 ) -> Page[ReleaseEntry]:
@@ -63,12 +64,7 @@ def list_releases(
     return page(found, limit, _entry, lambda one: one.release.target)
 
 
-@get(
-    "/v1/releases/{owner:str}/{model:str}/{version:str}",
-    opt={ACTION: Action.RELEASES_READ},
-    sync_to_thread=True,
-    summary="Show a release",
-)
+@operation(get, "/v1/releases/{owner:str}/{model:str}/{version:str}", Action.RELEASES_READ, "Show a release")
 def show_release(request: Call, owner: NameInPath, model: NameInPath, version: NameInPath) -> ReleaseView:
     """Return a release, and whether it may be assigned."""
     allow(request)

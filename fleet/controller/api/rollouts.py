@@ -14,16 +14,25 @@ from litestar import get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from fleet.controller.access import Action, Identity
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.fields import NameInPath, NameInQuery
-from fleet.controller.api.identity import ACTION, Call, action_of, actor, allow, control_of
-from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
+from fleet.controller.api.identity import Call, action_of, actor, allow, control_of
+from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
-from fleet.controller.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
+from fleet.controller.api.rollouts_views import (
+    PreviewView,
+    RolloutDevice,
+    RolloutEntry,
+    RolloutView,
+    device,
+    entry,
+    preview,
+    view,
+)
 from fleet.controller.api.scope import caller_of, scope_of, unseen
 from fleet.controller.control import rollouts as words
 from fleet.controller.control.rollouts_preview import preview as previewed
-from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout
+from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout, fact_of
 from fleet.controller.database import rollouts
 from fleet.controller.database.rollouts import StoredRollout
 from fleet.controller.rollouts.facts import (
@@ -36,9 +45,10 @@ from fleet.controller.rollouts.facts import (
     Started,
     WaveApproved,
 )
+from fleet.controller.rollouts.facts_form import fact_document
 from fleet.controller.rollouts.query_parser import parse
 from fleet.controller.rollouts.spec import Spec
-from fleet.controller.rollouts.state import Status
+from fleet.controller.rollouts.state import DeviceState, Status
 from gateway.common.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/rollouts/{rollout}"
@@ -46,7 +56,7 @@ SHOWN = "/v1/rollouts/{rollout}"
 WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves count from 1")]
 
 
-@get("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="List rollouts, oldest first")
+@operation(get, "/v1/rollouts", Action.ROLLOUTS_READ, "List rollouts, oldest first")
 def list_rollouts(
     request: Call,
     in_state: Annotated[Status | None, QueryParameter(name="state")] = None,
@@ -67,26 +77,20 @@ def list_rollouts(
     return page(found, limit, entry, lambda one: one.id)
 
 
-@get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Show a rollout")
+@operation(get, "/v1/rollouts/{rollout:str}", Action.ROLLOUTS_READ, "Show a rollout")
 def show_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """Return a rollout: its specification, its state and that of its waves."""
     return view(known_rollout(request, rollout), control_of(request).clock())
 
 
-@post(
-    "/v1/rollouts/preview",
-    opt={ACTION: Action.ROLLOUTS_DRAFT},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Preview a specification",
-)
+@operation(post, "/v1/rollouts/preview", Action.ROLLOUTS_DRAFT, "Preview a specification", status_code=200)
 def preview_rollout(request: Call, data: JSONBody[SpecForm]) -> PreviewView:
     """Return what a specification would reach; nothing is created."""
     spec = _drafted(request, caller_of(request), data)
     return preview(previewed(control_of(request).rollouts, spec), spec)
 
 
-@post("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_DRAFT}, sync_to_thread=True, summary="Draft a rollout")
+@operation(post, "/v1/rollouts", Action.ROLLOUTS_DRAFT, "Draft a rollout")
 def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
     """Create a draft. Nothing happens before it is approved and started.
 
@@ -97,11 +101,8 @@ def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
     return view(words.create(control.rollouts, spec, actor(identity), now), now)
 
 
-@put(
-    "/v1/rollouts/{rollout:str}",
-    opt={ACTION: Action.ROLLOUTS_DRAFT, STATE: SHOWN},
-    sync_to_thread=True,
-    summary="Replace the specification of a draft",
+@operation(
+    put, "/v1/rollouts/{rollout:str}", Action.ROLLOUTS_DRAFT, "Replace the specification of a draft", state=SHOWN
 )
 def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm]) -> RolloutView:
     """Replace the specification of a draft. 409 after it was approved: then it never changes."""
@@ -114,8 +115,7 @@ def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm])
 
 def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> post:
     """Return the route decorator for an operator's action on a rollout."""
-    where = f"/v1/rollouts/{{rollout:str}}/{path}"
-    return post(where, opt={ACTION: action, STATE: SHOWN}, sync_to_thread=True, status_code=200, summary=summary)
+    return operation(post, f"/v1/rollouts/{{rollout:str}}/{path}", action, summary, state=SHOWN, status_code=200)
 
 
 @_word("approve", "Approve a draft", Action.ROLLOUTS_APPROVE)
@@ -232,6 +232,40 @@ def _say(
         return view(words.say(control.rollouts, rollout, word, now, permit=permit), now)
 
 
+@operation(
+    get, "/v1/rollouts/{rollout:str}/devices", Action.ROLLOUTS_READ, "List the devices of a rollout with their states"
+)
+def list_devices(
+    request: Call,
+    rollout: NameInPath,
+    *,
+    in_state: Annotated[DeviceState | None, QueryParameter(name="state")] = None,
+    wave: Annotated[
+        int | None, QueryParameter(ge=0, le=WAVES, schema_extra={"minimum": 0}, description="0: the canary")
+    ] = None,
+    after: NameInQuery = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[RolloutDevice]:
+    """Return the devices of a rollout in the order of their ids. `state`, `wave`: only devices in it."""
+    members = known_rollout(request, rollout).state.members
+    names = (name for name in sorted(members) if name > after)
+    wanted = (members[name] for name in names if in_state in {None, members[name].state})
+    found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
+    return page(found, limit, device, lambda member: member.device)
+
+
+@operation(get, "/v1/rollouts/{rollout:str}/facts", Action.ROLLOUTS_READ, "List the facts of a rollout, in order")
+def list_facts(
+    request: Call, rollout: NameInPath, after: Number = 0, limit: Limit = PAGE_ROWS
+) -> Page[dict[str, object]]:
+    """Return the facts of a rollout as `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
+    known_rollout(request, rollout)
+    control = control_of(request)
+    with control.database.read() as connection:
+        found = rollouts.facts_of(connection, rollout, limit, after=after)
+    return page(found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
+
+
 HANDLERS = (
     list_rollouts,
     preview_rollout,
@@ -245,4 +279,6 @@ HANDLERS = (
     abort_rollout,
     rollback_rollout,
     approve_wave,
+    list_devices,
+    list_facts,
 )

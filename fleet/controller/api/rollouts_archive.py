@@ -12,9 +12,9 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action
-from fleet.controller.api.conditions import STATE
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import NameInPath
-from fleet.controller.api.identity import ACTION, Call, actor, control_of
+from fleet.controller.api.identity import Call, actor, control_of
 from fleet.controller.api.rollouts import SHOWN, permission
 from fleet.controller.api.rollouts_views import RolloutView, view
 from fleet.controller.api.scope import caller_of, scope_of, unseen
@@ -41,12 +41,13 @@ class ArchivedView:
     more: bool
 
 
-@post(
+@operation(
+    post,
     "/v1/rollouts/{rollout:str}/archive",
-    opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
-    sync_to_thread=True,
+    Action.ROLLOUTS_CONTROL,
+    "Archive a rollout that is over",
+    state=SHOWN,
     status_code=200,
-    summary="Archive a rollout that is over",
 )
 def archive_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """Archive a rollout. It can still be shown, replayed and restored.
@@ -59,12 +60,13 @@ def archive_rollout(request: Call, rollout: NameInPath) -> RolloutView:
         return view(archiving.archive(control.rollouts, rollout, actor(identity), now, permit=permit), now)
 
 
-@post(
+@operation(
+    post,
     "/v1/rollouts/{rollout:str}/restore",
-    opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
-    sync_to_thread=True,
+    Action.ROLLOUTS_CONTROL,
+    "Restore an archived rollout",
+    state=SHOWN,
     status_code=200,
-    summary="Restore an archived rollout",
 )
 def restore_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """Restore an archived rollout. A second call changes nothing."""
@@ -74,12 +76,8 @@ def restore_rollout(request: Call, rollout: NameInPath) -> RolloutView:
         return view(archiving.restore(control.rollouts, rollout, actor(identity), now, permit=permit), now)
 
 
-@post(
-    "/v1/rollouts/archive",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Archive rollouts that ended before a time",
+@operation(
+    post, "/v1/rollouts/archive", Action.ROLLOUTS_CONTROL, "Archive rollouts that ended before a time", status_code=200
 )
 def archive_before(request: Call, data: JSONBody[Before]) -> ArchivedView:
     """Archive at most 1,000 rollouts that ended before a time; with a scope only those for its devices."""

@@ -59,7 +59,7 @@ class WaveEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutView:
+class RolloutView(RolloutEntry):
     """A rollout in full.
 
     `round`: 0, or how often a standing rollout went through its waves before. `served`: devices of earlier rounds by
@@ -70,17 +70,6 @@ class RolloutView:
     reason. `spec_digest`: what an approval names.
     """
 
-    id: str
-    name: str
-    slot: str
-    target: str
-    state: str
-    standing: bool
-    created: str
-    created_by: str
-    revised_by: str
-    archived: str | None
-    facts: int
     round: int
     served: Mapping[str, int]
     wave: int | None

@@ -13,10 +13,11 @@ from litestar.params import JSONBody, QueryParameter, RawBody
 from msgspec import Struct
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.document import BODY
 from fleet.controller.api.enrol import RequestText, chain
 from fleet.controller.api.fields import LARGEST
-from fleet.controller.api.identity import ACTION, Call, allow_self, control_of
+from fleet.controller.api.identity import Call, allow_self, control_of
 from fleet.controller.control.ingestion import Acknowledgement
 from fleet.times import moment
 
@@ -69,11 +70,11 @@ class DiagnosticsRequests:
     requests: Sequence[DiagnosticsRequest]
 
 
-@get(
+@operation(
+    get,
     "/v1/self/assignment",
-    opt={ACTION: Action.SELF_ASSIGNMENT},
-    sync_to_thread=True,
-    summary="Get this device's assignment, signed by the director",
+    Action.SELF_ASSIGNMENT,
+    "Get this device's assignment, signed by the director",
     responses={
         HTTPStatus.OK: ResponseSpec(dict[str, Any], generate_examples=False, description="TUF targets metadata"),
         HTTPStatus.NOT_MODIFIED: ResponseSpec(None, generate_examples=False, description="The device has it"),
@@ -93,12 +94,13 @@ def get_assignment(request: Call, nonce: NonceInQuery = "") -> Response[bytes]:
     return Response(found.content, media_type="application/json", headers=headers)
 
 
-@put(
+@operation(
+    put,
     "/v1/self/inventory",
-    opt={ACTION: Action.SELF_INVENTORY, BODY: INVENTORY},
-    sync_to_thread=True,
+    Action.SELF_INVENTORY,
+    "Store this device's inventory",
+    opt={BODY: INVENTORY},
     status_code=HTTPStatus.NO_CONTENT,
-    summary="Store this device's inventory",
 )
 def put_inventory(request: Call, body: RawBody) -> None:
     """Store this device's inventory, as `edge-gateway probe --json` prints it; gzip is accepted."""
@@ -106,12 +108,13 @@ def put_inventory(request: Call, body: RawBody) -> None:
     control.inventories.keep(serial, body, encoding_of(request), control.clock())
 
 
-@post(
+@operation(
+    post,
     "/v1/self/telemetry",
-    opt={ACTION: Action.SELF_TELEMETRY, BODY: LINES},
-    sync_to_thread=True,
+    Action.SELF_TELEMETRY,
+    "Store this device's telemetry",
+    opt={BODY: LINES},
     status_code=HTTPStatus.OK,
-    summary="Store this device's telemetry",
 )
 def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
     """Store telemetry. When this answers, all of it is on the disk.
@@ -122,12 +125,8 @@ def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
     return Acknowledged(control.intake.take(serial, body, encoding_of(request), control.clock))
 
 
-@post(
-    "/v1/self/certificate",
-    opt={ACTION: Action.SELF_CERTIFICATE},
-    sync_to_thread=True,
-    status_code=HTTPStatus.OK,
-    summary="Renew this device's certificate",
+@operation(
+    post, "/v1/self/certificate", Action.SELF_CERTIFICATE, "Renew this device's certificate", status_code=HTTPStatus.OK
 )
 def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
     """Issue another certificate, for another key. Agents renew after two thirds of a certificate's life."""
@@ -136,12 +135,7 @@ def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
     return Renewed(made.pem.decode(), chain(control))
 
 
-@get(
-    "/v1/self/diagnostics",
-    opt={ACTION: Action.SELF_DIAGNOSTICS},
-    sync_to_thread=True,
-    summary="List requests for diagnostics to this device",
-)
+@operation(get, "/v1/self/diagnostics", Action.SELF_DIAGNOSTICS, "List requests for diagnostics to this device")
 def get_diagnostics(request: Call) -> DiagnosticsRequests:
     """Return requests for diagnostics to this device. Its assignment says whether there are any."""
     serial, control = allow_self(request), control_of(request)
@@ -149,12 +143,13 @@ def get_diagnostics(request: Call) -> DiagnosticsRequests:
     return DiagnosticsRequests([DiagnosticsRequest(one.id, one.wanted, moment(one.expires)) for one in waiting])
 
 
-@post(
+@operation(
+    post,
     "/v1/self/diagnostics",
-    opt={ACTION: Action.SELF_DIAGNOSTICS, BODY: ANSWER},
-    sync_to_thread=True,
+    Action.SELF_DIAGNOSTICS,
+    "Answer a request for diagnostics",
+    opt={BODY: ANSWER},
     status_code=HTTPStatus.NO_CONTENT,
-    summary="Answer a request for diagnostics",
 )
 def post_diagnostics(request: Call, body: RawBody) -> None:
     """Store an answer `{"id", "answer": {…}}`; gzip is accepted.

@@ -11,8 +11,9 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.controller.access import Action
+from fleet.controller.api.conditions import operation
 from fleet.controller.api.fields import DeviceQuery, NameInPath, NameInQuery
-from fleet.controller.api.identity import ACTION, Call, control_of
+from fleet.controller.api.identity import Call, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.controller.api.scope import caller_of, known_device, scope_of
 from fleet.controller.control.device_query import selected
@@ -66,12 +67,7 @@ class DeviceRow(TelemetryRow):
     device: str
 
 
-@get(
-    "/v1/devices/{device:str}/telemetry",
-    opt={ACTION: Action.TELEMETRY_READ},
-    sync_to_thread=True,
-    summary="List a device's streams",
-)
+@operation(get, "/v1/devices/{device:str}/telemetry", Action.TELEMETRY_READ, "List a device's streams")
 def list_streams(request: Call, device: NameInPath) -> Page[StreamEntry]:
     """Return all streams of a device by name, newest boots first."""
     identity, control = caller_of(request), control_of(request)
@@ -80,11 +76,8 @@ def list_streams(request: Call, device: NameInPath) -> Page[StreamEntry]:
         return Page([_stream(source) for source in telemetry.sources(connection, device)], None)
 
 
-@get(
-    "/v1/devices/{device:str}/telemetry/{stream:str}",
-    opt={ACTION: Action.TELEMETRY_READ},
-    sync_to_thread=True,
-    summary="List rows of a stream, in order",
+@operation(
+    get, "/v1/devices/{device:str}/telemetry/{stream:str}", Action.TELEMETRY_READ, "List rows of a stream, in order"
 )
 def list_rows(
     request: Call, device: NameInPath, stream: NameInPath, *, after: RowInQuery = "", limit: Limit = PAGE_ROWS
@@ -106,11 +99,11 @@ def list_rows(
     return page(found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
 
 
-@get(
+@operation(
+    get,
     "/v1/devices/{device:str}/telemetry/{stream:str}/newest",
-    opt={ACTION: Action.TELEMETRY_READ},
-    sync_to_thread=True,
-    summary="List the last rows of a stream",
+    Action.TELEMETRY_READ,
+    "List the last rows of a stream",
 )
 def list_newest(request: Call, device: NameInPath, stream: NameInPath, *, limit: Limit = 1) -> Page[TelemetryRow]:
     """Return the last rows of a stream, newest first."""
@@ -121,11 +114,11 @@ def list_newest(request: Call, device: NameInPath, stream: NameInPath, *, limit:
     return Page([_row(one) for one in found], None)
 
 
-@get(
+@operation(
+    get,
     "/v1/telemetry/{stream:str}/newest",
-    opt={ACTION: Action.TELEMETRY_READ},
-    sync_to_thread=True,
-    summary="The last row of a stream of each device, by the devices' ids",
+    Action.TELEMETRY_READ,
+    "The last row of a stream of each device, by the devices' ids",
 )
 def list_newest_of_devices(
     request: Call,

@@ -10,9 +10,9 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Meta, Struct
 
 from fleet.controller.access import Action, Role
-from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.conditions import check_state, operation
 from fleet.controller.api.fields import NumberInPath, Tags, documented, plain_fields
-from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.controller.api.identity import Call, actor, allow, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.controller.control.tokens import (
     NAME_CHARACTERS,
@@ -61,7 +61,7 @@ class NewToken(TokenEntry):
     token: str
 
 
-@get("/v1/tokens", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="List API tokens, without secrets")
+@operation(get, "/v1/tokens", Action.TOKENS_READ, "List API tokens, without secrets")
 def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[TokenEntry]:
     """Return API tokens in the order of creation, also revoked and expired ones until they are deleted."""
     allow(request)
@@ -71,7 +71,7 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
     return page(found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
 
 
-@get("/v1/tokens/{token:int}", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="Show an API token")
+@operation(get, "/v1/tokens/{token:int}", Action.TOKENS_READ, "Show an API token")
 def show_token(request: Call, token: NumberInPath) -> TokenEntry:
     """Return an API token without its secret."""
     allow(request)
@@ -80,7 +80,7 @@ def show_token(request: Call, token: NumberInPath) -> TokenEntry:
         return TokenEntry(**_fields(find_token(connection, control.database.settings, token)))
 
 
-@post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Create an API token")
+@operation(post, "/v1/tokens", Action.TOKENS_CHANGE, "Create an API token")
 def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
     """Create an API token. Its secret is in the answer and nowhere else.
 
@@ -93,12 +93,13 @@ def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
     return NewToken(**_fields(made), token=credential.text)
 
 
-@delete(
+@operation(
+    delete,
     "/v1/tokens/{token:int}",
-    opt={ACTION: Action.TOKENS_CHANGE, STATE: "/v1/tokens/{token}"},
-    sync_to_thread=True,
+    Action.TOKENS_CHANGE,
+    "Revoke an API token",
+    state="/v1/tokens/{token}",
     status_code=200,
-    summary="Revoke an API token",
 )
 def delete_token(request: Call, token: NumberInPath, last: FromQuery[bool] = False) -> TokenEntry:
     """Revoke an API token; it is refused from now on.

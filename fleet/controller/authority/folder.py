@@ -38,7 +38,12 @@ def open_authority(folder: Path, now: datetime, settings: AuthoritySettings | No
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         files = folder / KEY_FILE, folder / CERTIFICATE_FILE
         if not files[1].exists():
-            _make(files, now, settings)
+            if files[0].exists():
+                made = new_authority(now, settings, _read_key(files[0]))  # the process ended between the two files
+            else:
+                made = new_authority(now, settings)
+                write_durably(files[0], made.key_pem, mode=0o600)
+            write_durably(files[1], made.pem)  # last: if it exists, both are complete
         return read_authority(*files, settings)
     finally:
         os.close(descriptor)
@@ -57,16 +62,6 @@ def read_authority(key_file: Path, certificate_file: Path, settings: AuthoritySe
     for certificate in certificates:
         _check_authority(certificate, str(certificate_file))
     return Authority(key, certificates[0], tuple(certificates[1:]), settings or AuthoritySettings())
-
-
-def _make(files: tuple[Path, Path], now: datetime, settings: AuthoritySettings) -> None:
-    """Create the files. The certificate is written last: if it exists, both are complete."""
-    if files[0].exists():
-        made = new_authority(now, settings, _read_key(files[0]))  # the process ended between the two files
-    else:
-        made = new_authority(now, settings)
-        write_durably(files[0], made.key_pem, mode=0o600)
-    write_durably(files[1], made.pem)
 
 
 def _read_key(file: Path) -> ec.EllipticCurvePrivateKey:

@@ -113,7 +113,8 @@ class Publications:
         While one thread reads it again, others use what was known, unless another timestamp is published: then they
         wait. Raise RequestError UNAVAILABLE if nothing is published or it cannot be read, AwayError.
         """
-        known, replaced = self._known, self._is_replaced()
+        replaced = self._is_replaced()  # first: a thread that reads it meanwhile sets what is known before the mark
+        known = self._known
         if known and self._monotonic() - self._looked_s < self._every_s and not replaced:
             return known
         if not self._lock.acquire(blocking=known is None or replaced):

@@ -19,7 +19,7 @@ from fleet.controller.database.columns import document_text
 from fleet.controller.database.engine import alone
 from fleet.controller.database.rows import page_limit
 from fleet.controller.database.settings import DatabaseSettings
-from fleet.controller.database.tables import FACT_BYTES, audit
+from fleet.controller.database.tables import FACT_BYTES, audit, events
 
 
 def append(connection: Connection, deed: Deed, now: datetime) -> LogEntry:
@@ -77,3 +77,16 @@ def verify(connection: Connection, settings: DatabaseSettings) -> Head | Break:
 def _entry(row: Row[Any]) -> LogEntry:
     deed = Deed(row.actor, row.action, row.subject, row.details)
     return LogEntry(row.sequence, row.at, deed, row.previous, row.digest)
+
+
+def latest(connection: Connection) -> datetime | None:
+    """Return the time of the last audit entry or the last received event, whichever is later, or None.
+
+    A clock that is far beyond it may be wrong. The last ones count, not the latest: records written by a wrong clock
+    are followed by later ones.
+    """
+    found = (
+        connection.execute(sa.select(audit.c.at).order_by(audit.c.sequence.desc()).limit(1)).scalar(),
+        connection.execute(sa.select(events.c.received).order_by(events.c.id.desc()).limit(1)).scalar(),
+    )
+    return max((at for at in found if at is not None), default=None)

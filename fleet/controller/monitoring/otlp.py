@@ -19,8 +19,7 @@ from datetime import datetime, timedelta
 from fleet import events
 from fleet.controller.database.tail import ReceivedRow
 from fleet.controller.monitoring.documents import count, mapping
-from fleet.controller.monitoring.otlp_devices import LOGS, METRICS, Piece, pieces
-from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.otlp_devices import LOGS, METRICS, Names, Piece, pieces
 from fleet.controller.monitoring.otlp_points import request
 from fleet.controller.monitoring.post import Post, PostResult
 from fleet.controller.monitoring.settings import OtlpSettings

@@ -13,17 +13,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from itertools import islice, pairwise
 from typing import Any
 
 from fleet.controller.database.tail import ReceivedRow
 from fleet.controller.monitoring.documents import count, mapping, number, numbers, text
-from fleet.controller.monitoring.otlp_names import Names
 from fleet.controller.monitoring.otlp_points import INFORMATION, WARNING, Points, log_record, resource
 from fleet.controller.monitoring.readings import GAVE_UP
+
+
+class Names:
+    """Names that devices report: models, versions, zones, rails. Each is a time series in the collector.
+
+    A lying device could create millions. `limit`: names by device and day (UTC); `left`: data points left out so far.
+    Used by one thread.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.left = limit, 0
+        self._day: date | None = None
+        self._known: dict[str, set[str]] = {}
+
+    def of(self, device: str, at: datetime) -> Callable[[str], bool]:
+        """Return a predicate: whether the device may use a name. `at`: when its data were received."""
+        if at.date() != self._day:
+            self._day = at.date()
+            self._known.clear()
+        known = self._known.setdefault(device, set())
+
+        def admitted(name: str) -> bool:
+            if name not in known and len(known) >= self._limit:
+                self.left += 1
+                return False
+            known.add(name)
+            return True
+
+        return admitted
+
 
 SCOPE = {"name": "edge-fleet"}
 METRICS, LOGS = "resourceMetrics", "resourceLogs"

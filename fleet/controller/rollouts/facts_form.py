@@ -178,7 +178,8 @@ def _text(table: Table, key: str) -> str:
     return value
 
 
-def _name(table: Table, key: str) -> str:
+def read_name(table: Table, key: str) -> str:
+    """Return the text of a key, which is a name. Raise ConfigurationError."""
     value = table.text(key)
     if not NAME_PATTERN.fullmatch(value):
         table.refuse(key, f"must be a name of letters, digits, '.', '_' and '-', not {value!r:.80}")
@@ -208,8 +209,8 @@ def _number(table: Table, key: str) -> int:
 
 
 _READERS: Mapping[str, Callable[[Table, str], object]] = {
-    "rollout": _name,
-    "device": _name,
+    "rollout": read_name,
+    "device": read_name,
     "by": _text,
     "reason": _text,
     "zone": _text,

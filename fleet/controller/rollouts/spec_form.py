@@ -9,12 +9,12 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from fleet.controller.rollouts.facts_form import read_name
 from fleet.controller.rollouts.query_parser import parse
 from fleet.controller.rollouts.schedule import SITE, known_zone
 from fleet.controller.rollouts.spec import AbortLimit, Canary, OfferWindow, Retries, Rollback, Spec, Success, Wave
 from gateway.common.domain.assignment import Target
 from gateway.common.domain.document import Table
-from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.policy import blackout_documents, read_blackouts
 from gateway.common.domain.release_paths import FORMS, HOLDS, fits_slot, is_slot, parse_path
 
@@ -82,7 +82,7 @@ def read_spec(document: Mapping[str, Any], where: str = "the rollout") -> Spec:
     top = Table(dict(document), file=where)
     top.integer("schema", SCHEMA, low=SCHEMA, high=SCHEMA)
     spec = Spec(
-        name=_name(top, "name"),
+        name=read_name(top, "name"),
         target=(target := _target(top)),
         slot=_slot(top, target),
         query=_query(top),
@@ -128,13 +128,6 @@ def _optional(top: Table, key: str) -> Table | None:
     """Return a section if it exists and is not empty, or None."""
     section = top.table(key)
     return section if section is not None and section.remaining() else None
-
-
-def _name(table: Table, key: str) -> str:
-    value = table.text(key)
-    if not NAME_PATTERN.fullmatch(value):
-        table.refuse(key, f"must be a name of letters, digits, '.', '_' and '-', not {value!r:.80}")
-    return value
 
 
 def _slot(top: Table, target: Target) -> str:

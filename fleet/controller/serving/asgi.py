@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from fleet.controller.authority.certificate import DeviceCertificate
 from fleet.controller.problems import plain_problem
-from fleet.controller.serving.peer import RequestPeer
 from gateway.common.domain.access import BEARER
+from gateway.common.domain.addresses import address_group
+from gateway.common.domain.errors import RequestError
 from gateway.common.domain.problem import Problem
 from gateway.common.wire import asgi
 from gateway.common.wire.asgi import Application, Headers, Message, Receive, Scope, Send
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPeer:
+    """Peer of one request.
+
+    `address` is "" for a UNIX socket. `certificate` was verified and is valid; `proxied`: a trusted proxy sent it.
+    `refusal`: the certificate that was presented is not valid; `rates` counts the request, then refuses it.
+    `token`: name of the API token, if it was valid when tokens were read last; the routes check it again.
+    """
+
+    address: str = ""
+    certificate: DeviceCertificate | None = None
+    proxied: bool = False
+    refusal: RequestError | None = None
+    token: str = ""
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device, or "" if the peer is none."""
+        return self.certificate.device if self.certificate else ""
+
+    @property
+    def caller(self) -> str:
+        """Return the key by which limits count the caller: a device, a token, or an address (IPv6: its /64)."""
+        if self.device:
+            return f"device {self.device}"
+        return f"token {self.token}" if self.token else address_group(self.address)
+
 
 __all__ = (
     "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "bearer", "header_values", "logged_path",

@@ -12,8 +12,16 @@ from cryptography import x509
 
 from fleet.controller.authority.certificate import DeviceCertificate, check_holds, verified
 from fleet.controller.problems import ProblemError
-from fleet.controller.serving.asgi import Application, Receive, Scope, Send, bearer, header_values, without_headers
-from fleet.controller.serving.peer import RequestPeer
+from fleet.controller.serving.asgi import (
+    Application,
+    Receive,
+    RequestPeer,
+    Scope,
+    Send,
+    bearer,
+    header_values,
+    without_headers,
+)
 from fleet.controller.serving.proxies import ForwardedError, Proxies, forwarded_address, forwarded_certificate
 from fleet.controller.serving.settings import ProxySettings
 from gateway.common.domain.errors import Fault, RequestError

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
 
+from cryptography import x509
+
+from fleet.controller.authority.ca import Authority
+from fleet.controller.authority.certificate import RENEWAL_SHARE
+from fleet.disk import read_bounded
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.wire import tls as wire_tls
 
@@ -28,3 +36,33 @@ def server_context(certificate_pem: bytes, key_pem: bytes, client_ca_pem: bytes)
 def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
     """Use this certificate (leaf first) from now on, even in a context in use. Raise ConfigurationError."""
     wire_tls.load_chain(context, certificate_pem, key_pem, table="listen", key="certificate, key")
+
+
+Pair = tuple[bytes, bytes]
+CertificateSource = Callable[[datetime], Pair]
+"""Return certificate (leaf first) and key at a time, both in PEM; the same bytes while nothing changed."""
+PEM_LIMIT_BYTES = 1_048_576
+
+
+def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSource:
+    """Return a source of certificates that the device CA issues for DNS names and addresses.
+
+    A new one is issued after two thirds of its validity, or if it is not valid yet because the clock was ahead.
+    """
+    pair: list[Pair] = []
+
+    def current(now: datetime) -> Pair:
+        if pair:
+            held = x509.load_pem_x509_certificate(pair[-1][0])
+            begin, end = held.not_valid_before_utc, held.not_valid_after_utc
+            if begin <= now < begin + (end - begin) * RENEWAL_SHARE:
+                return pair[-1]
+        pair[:] = [authority.issue_server(names, now)]
+        return pair[-1]
+
+    return current
+
+
+def filed_certificate(certificate: Path, key: Path) -> CertificateSource:
+    """Return a source that reads files, which another program renews. It raises ConfigurationError."""
+    return lambda _: (read_bounded(certificate, PEM_LIMIT_BYTES), read_bounded(key, PEM_LIMIT_BYTES))

@@ -27,6 +27,7 @@ class RequestError(Exception):
 
     `retry_after_s` is set if waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE). `is_loading`: the model that is asked
     for is loading, or waits for its next attempt. `in_run`: the model failed while it ran with these inputs.
+    `by_quota`: the caller has used its quota of this ("requests", "tokens").
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RequestError(Exception):
         retry_after_s: float | None = None,
         is_loading: bool = False,
         in_run: bool = False,
+        by_quota: str = "",
     ) -> None:
         super().__init__(message)
         self.fault = fault
@@ -44,6 +46,7 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
         self.is_loading = is_loading
         self.in_run = in_run
+        self.by_quota = by_quota
 
 
 class ConfigurationError(Exception):
@@ -116,9 +119,14 @@ def lacks_memory(failure: str) -> bool:
     return any(sign in failure for sign in NO_MEMORY)
 
 
+def lacks_device(failure: str) -> bool:
+    """Return True if a runtime's message reports an accelerator that is gone."""
+    return any(sign in failure for sign in NO_DEVICE)
+
+
 def is_temporary(failure: str) -> bool:
     """Return True if a runtime's message reports a lack of memory, or a device that is gone."""
-    return lacks_memory(failure) or any(sign in failure for sign in NO_DEVICE)
+    return lacks_memory(failure) or lacks_device(failure)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

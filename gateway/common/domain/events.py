@@ -125,6 +125,50 @@ class RunHung:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateFailed:
+    """Failure of a variant in service, after which another one serves if there is one. It is tried again later."""
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+    reason: str
+    retry: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver:
+    """Replacement of a variant that failed: `took_ms` after that, `requests` that waited run on this one."""
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+    requests: int
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRecovered:
+    """Return of a variant to service after its trial has passed."""
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorChanged:
+    """Disappearance or return of an accelerator."""
+
+    accelerator: str
+    device: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JoiningStopped:
     """End of joining for `retry_s`: a joined run failed whose requests succeeded one by one."""
 
@@ -176,6 +220,26 @@ class LeaseRanOut:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelEvicted:
+    """Closing of a version that serves, for lack of memory or because it was idle. The next request opens it again."""
+
+    model: str
+    version: str
+    reason: str
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWoken:
+    """Opening of a closed version, which took `took_s` with its wait for room; `problem` says why it failed."""
+
+    model: str
+    version: str
+    took_s: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ImagesDecoded:
     """Decoding of a request's images, which may leave unused memory in malloc. It is not logged."""
 
@@ -192,11 +256,17 @@ Event = (
     | BreakerRetried
     | RunOverlong
     | RunHung
+    | CandidateFailed
+    | FailedOver
+    | CandidateRecovered
+    | AcceleratorChanged
     | JoiningStopped
     | ProofContradicted
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut
+    | ModelEvicted
+    | ModelWoken
     | ImagesDecoded
 )
 Publish = Callable[[Event], None]

@@ -22,6 +22,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "pull": "edge-gateway",
         "openvino": "edge-gateway-openvino",
         "litert": "edge-gateway-litert",
+        "llamacpp": "edge-gateway-llamacpp",
         "camera": "edge-gateway-camera",
         "workshop": "edge-gateway-workshop",
         "agent": "edge-agent",

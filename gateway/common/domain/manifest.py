@@ -88,7 +88,7 @@ class TensorSpec:
     postprocess: str = ""
     axes: tuple[str, ...] = ()
     audio: AudioPreprocess | None = None
-    default: float | None = None
+    default: float | bytes | None = None
 
     @property
     def takes_encoded(self) -> bool:
@@ -131,7 +131,8 @@ class Binding:
 class Variant:
     """One runtime × precision of a model. `accuracy` in 0..1, None if unknown. `needs` are CPU features.
 
-    `signature` names the served signature of a TFLite file with several ("": the file's own default).
+    `signature` names the served signature of a TFLite file with several ("": the file's own default). `adapters`: those
+    of its artifacts, by their names, with which a request may change the weights (LoRA).
     """
 
     name: str
@@ -143,6 +144,7 @@ class Variant:
     needs: tuple[str, ...] = ()
     bind: Mapping[str, Binding] = field(default_factory=dict)
     signature: str = ""
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
@@ -177,10 +179,14 @@ class Golden:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Limits of the states that are kept: most streams or sequences (`keys`), and how long one may be idle."""
+    """Limits of the states that are kept: most streams or sequences (`keys`), and how long one may be idle.
+
+    `keep_on_disk`: they go on after a restart of the gateway, which writes them to its folder of state.
+    """
 
     keys: int = 1_000
     idle_s: float = 60.0
+    keep_on_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +283,11 @@ class ModelManifest:
         """Return True if the first dimension of every tensor counts rows."""
         specs = self.inputs + self.outputs
         return self.batch is not False and bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Return the names of the adapters, which all variants have."""
+        return tuple(self.variants[0].adapters) if self.variants else ()
 
     @property
     def inspected(self) -> bool:

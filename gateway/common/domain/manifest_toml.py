@@ -103,6 +103,8 @@ def read_manifest(text: str, file: str) -> ModelManifest:
                 "variant",
                 f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
             )
+        if variant.adapters.keys() != manifest.variants[0].adapters.keys():
+            top.refuse("variant", f"variant {variant.name!r} has other adapters than the first; all must have the same")
         _check_bound_shapes(top, manifest, variant)
     if problem := sequence_problem(manifest):
         top.refuse("sequence", problem)
@@ -141,16 +143,17 @@ def _tensor(table: Table, role: str) -> TensorSpec:
     name = table.text("name")
     if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
         table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
+    datatype = DATATYPES[table.text("datatype", among=tuple(DATATYPES))]
     spec = TensorSpec(
         name=name,
-        datatype=DATATYPES[table.text("datatype", among=tuple(DATATYPES))],
+        datatype=datatype,
         shape=shape,
         layout=table.text("layout", "", among=("", *LAYOUTS)),
         finite=table.flag("finite", False) if role == "input" else False,
         preprocess=read_preprocess(table.table("preprocess")) if role == "input" else None,
         audio=read_audio(table.table("audio")) if role == "input" else None,
         postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
-        default=_default(table) if role == "input" else None,
+        default=_default(table, datatype) if role == "input" else None,
     )
     table.finish()
     if spec.postprocess == "softmax" and spec.datatype not in _FLOATS:
@@ -164,16 +167,22 @@ def _tensor(table: Table, role: str) -> TensorSpec:
     return spec
 
 
-def _default(table: Table) -> float | None:
-    return table.number("default", low=-DEFAULT_LIMIT, high=DEFAULT_LIMIT) if "default" in table else None
+def _default(table: Table, datatype: Datatype) -> float | bytes | None:
+    if "default" not in table:
+        return None
+    if datatype is Datatype.BYTES:
+        return table.text("default").encode()
+    return table.number("default", low=-DEFAULT_LIMIT, high=DEFAULT_LIMIT)
 
 
-def _check_default(table: Table, spec: TensorSpec, value: float) -> None:
+def _check_default(table: Table, spec: TensorSpec, value: float | bytes) -> None:
     """Check the value of an input that a request leaves out; the size of that input must be known."""
-    if spec.datatype is Datatype.BYTES or spec.takes_encoded:
-        table.refuse("default", "is a number for inputs that take tensors of numbers; remove it")
+    if spec.takes_encoded:
+        table.refuse("default", "is for inputs that take tensors of numbers or texts; remove it")
     if ROWS in spec.shape[1:]:
         table.refuse("default", f"needs fixed sizes after the first dimension; write them in shape {list(spec.shape)}")
+    if isinstance(value, bytes):
+        return
     if spec.datatype not in _FLOATS and not (value.is_integer() and _holds(spec.datatype, int(value))):
         table.refuse("default", f"must be a value of {spec.datatype.label}, not {value:g}")
 
@@ -201,7 +210,8 @@ def _window(table: Table | None) -> Window | None:
 def stream_limits(table: Table, least_s: float) -> StreamLimits:
     """Take the limits of states out of a table. `least_s`: shortest idle time."""
     keys = table.integer("keys", StreamLimits().keys, low=1, high=SEQUENCES_LIMIT)
-    return StreamLimits(keys, table.number("idle_s", StreamLimits().idle_s, low=least_s, high=IDLE_LIMIT_S))
+    idle_s = table.number("idle_s", StreamLimits().idle_s, low=least_s, high=IDLE_LIMIT_S)
+    return StreamLimits(keys, idle_s, table.flag("keep_on_disk", False))
 
 
 def _sequence(table: Table | None) -> SequenceBatching | None:
@@ -302,6 +312,7 @@ def _variant(table: Table) -> Variant:
         artifacts=tuple(_artifact(entry) for entry in table.tables("artifacts")),
         bind=_bindings(table.table("bind")),
         signature=table.text("signature", ""),
+        adapters=_adapters(table.table("adapters")),
     )
     spec = RUNTIMES.get(variant.runtime)
     if variant.signature and spec and not spec.has_signatures:
@@ -309,8 +320,26 @@ def _variant(table: Table) -> Variant:
         table.refuse("signature", f"runtime {variant.runtime} has none; remove it (files of {able} have them)")
     if not variant.artifacts:
         table.refuse("artifacts", "missing; name at least one file with path, sha256 and bytes")
+    paths = [artifact.path for artifact in variant.artifacts]
+    if variant.adapters and not (spec and spec.has_adapters):
+        able = ", ".join(name for name, each in RUNTIMES.items() if each.has_adapters)
+        table.refuse("adapters", f"runtime {variant.runtime} has none; remove the table (models of {able} have them)")
+    for name, path in variant.adapters.items():
+        if path not in paths[1:]:
+            table.refuse("adapters", f"{name} is {path!r:.200}, which must be one of the artifacts, behind the first")
     table.finish()
     return variant
+
+
+def _adapters(table: Table | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    found = {name: _path(table, name) for name in table.remaining()}
+    for name in found:
+        if not NAME_PATTERN.fullmatch(name):
+            table.refuse(name, "must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit")
+    table.finish()
+    return found
 
 
 def _artifact(table: Table) -> Artifact:

@@ -16,6 +16,8 @@ NESTING_LIMIT = 100
 """Most messages inside each other: the limit of Google's own parsers."""
 NAMES_LIMIT = 100_000
 """Most distinct operators, and most distinct external files, of one file."""
+COMPILED = "com.microsoft::EPContext"
+"""Operator of ONNX Runtime with a compiled model in an attribute, or in a file that the attribute names."""
 
 _EXTERNAL = 1
 """TensorProto.DataLocation.EXTERNAL."""
@@ -48,6 +50,25 @@ def read_onnx(stream: BinaryIO) -> OnnxFacts:
     return OnnxFacts(frozenset(scanner.operators), tuple(scanner.external))
 
 
+def may_refer(stream: BinaryIO) -> bool:
+    """Return whether `read_onnx` may find a reference to another file, or COMPILED, in a seekable stream.
+
+    Strings of a message are in its file as they are: a search for the words that each reference needs takes the place
+    of reading all fields. A file without one graph is left to `read_onnx`, which says what is wrong. Raises ValueError
+    as `read_onnx` does if the file is cut off, OSError.
+    """
+    reader = OnnxFieldReader(stream)
+    if [tag for tag, _, _ in reader.fields(_WANTED["model"], 0, reader.size)].count(_GRAPH) != 1:
+        return True
+    stream.seek(0)
+    before = b""
+    while block := stream.read(_BLOCK_BYTES):
+        if any(word in before + block for word in _NAMING):
+            return True
+        before = block[-_LONGEST_WORD:]
+    return False
+
+
 def _messages(kind: str, *numbers: int) -> dict[int, str]:
     return dict.fromkeys(tags(BYTES, *numbers), kind)
 
@@ -74,6 +95,9 @@ _SINGULAR: dict[str, tuple[int, ...]] = dict.fromkeys(_PARTS, ()) | {
 
 Writers never repeat them; such a file is refused.
 """
+(_GRAPH,) = tags(BYTES, 7)
+_NAMING, _LONGEST_WORD, _BLOCK_BYTES = (b"location", b"EPContext"), 9, 1 << 18
+"""Key of TensorProto.external_data without which a tensor has no other file, and the operator of COMPILED."""
 (_OP_TYPE, _DOMAIN) = tags(BYTES, 4, 7)
 (_EXTERNAL_DATA,) = tags(BYTES, 13)
 (_DATA_LOCATION,) = tags(VARINT, 14)

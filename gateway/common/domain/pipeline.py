@@ -95,7 +95,8 @@ class PythonStep(ModelStep):
     """Run of a class in a `file` of the release, in a process of its own, which has the outputs that are declared.
 
     `model` names no model but this step. `files`: others that its code reads. `parameters` are for the class. `batch`
-    False: it runs for one row at a time, without the dimension of rows.
+    False: it runs for one row at a time, without the dimension of rows. `stream`: it gets the stream of each request,
+    and those of a stream in their order.
     """
 
     file: str
@@ -105,6 +106,7 @@ class PythonStep(ModelStep):
     parameters: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = PYTHON_MIB
     batch: bool = True
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +386,8 @@ def _python_step(table: Table, name: str, known: set[str]) -> PythonStep:
     for key, names in (("outputs", [each.name for each in outputs]), ("inputs", keys["inputs"])):
         if not 0 < len(names) <= NAMES_LIMIT or not all(each == "" or CODE_PATTERN.fullmatch(each) for each in names):
             table.refuse(key, f"must have 1 to {NAMES_LIMIT} names of letters, digits or '_'")
+    if (has_stream := table.flag("stream", default=False)) and "stream" in keys["inputs"]:
+        table.refuse("inputs", "has 'stream', the name of the argument with the stream; rename that input")
     parameters = _values(table, "parameters")
     if not all(isinstance(value, str) for value in parameters.values()):
         table.refuse("parameters", "must be texts")
@@ -397,6 +401,7 @@ def _python_step(table: Table, name: str, known: set[str]) -> PythonStep:
         parameters={key: str(value) for key, value in parameters.items()},
         memory_mib=table.integer("memory_mib", PYTHON_MIB, low=64, high=65_536),
         batch=table.flag("batch", default=True),
+        stream=has_stream,
         **keys,
     )
 

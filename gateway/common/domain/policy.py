@@ -12,13 +12,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from fractions import Fraction
 from typing import Any
 
 from gateway.common.domain.document import Table
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest_toml import NAME_PATTERN
-from gateway.common.domain.release_form import SCHEMA, TIME_FORMAT
+from gateway.common.domain.release_form import SCHEMA, TIME_FORMAT, each_once
 from gateway.common.domain.settings_layer import check_permission
 
 FOLDER = "policy/"
@@ -129,6 +128,8 @@ def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> d
 
 def share_hour(share_percent_per_hour: float, device: str, release: str) -> int:
     """Return the hour, counted from 0, in which the device may change. A hash of both decides, not the controller."""
+    from fractions import Fraction
+
     digest = hashlib.sha256(f"{device}\0{release}".encode()).digest()[:_HASH_BYTES]
     place = Fraction(int.from_bytes(digest, "big"), 256**_HASH_BYTES)
     return int(place * 100 / Fraction(str(share_percent_per_hour)))
@@ -254,19 +255,11 @@ def _document(content: bytes, file: str) -> dict[str, Any]:
         problem = f"has {len(content)} bytes, at most {POLICY_LIMIT_BYTES} are read"
         raise ConfigurationError(problem, file=file)
     try:
-        document = json.loads(content.decode(), object_pairs_hook=_each_once)
+        document = json.loads(content.decode(), object_pairs_hook=each_once)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"is no JSON: {error!s:.200}", file=file) from None
     if not isinstance(document, dict):
         raise ConfigurationError("is no JSON object; a policy is one", file=file)
-    return document
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys: parsers differ in which of two equal keys they take."""
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        raise ValueError("an object has a key twice")
     return document

@@ -49,12 +49,16 @@ class DeviceMatch:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded."""
+    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
+
+    `resident_bytes`: what open model versions may take together, unless the configuration says it; 0: not bounded.
+    """
 
     threads: int = 0
     memory_bytes: int = 0
     watts: float | None = None
     worker_nice: int = WORKER_NICE
+    resident_bytes: int = 0
 
 
 OTHERS = "others"
@@ -63,12 +67,13 @@ OTHERS = "others"
 
 @dataclass(frozen=True, slots=True)
 class LadderStep:
-    """Step of a ladder: accelerator, runtime, and precisions, best first."""
+    """Step of a ladder: accelerator, runtime, and precisions, best first. `isolate`: its sessions have processes."""
 
     accelerator: str
     runtime: str
     precisions: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    isolate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ def _budget(table: Table | None) -> Budget:
         memory_bytes=table.integer("memory_bytes", 0, low=0, high=2**50),
         watts=table.number("watts", low=0.0, high=10_000.0) if "watts" in table else None,
         worker_nice=table.integer("worker_nice", WORKER_NICE, low=0, high=NICE_LIMIT),
+        resident_bytes=table.integer("resident_bytes", 0, low=0, high=2**50),
     )
     table.finish()
     return budget
@@ -147,6 +153,7 @@ def _step(table: Table) -> LadderStep:
         runtime=table.text("runtime", among=(*RUNTIMES, OTHERS)),
         precisions=table.texts("precisions", among=PRECISIONS),
         options=_options(table.table("options")),
+        isolate=table.flag("isolate", False),
     )
     table.finish()
     return step

@@ -35,6 +35,14 @@ def read_form(content: bytes, limit_bytes: int, what: str, build: Callable[[Mapp
         raise ValueError(f"{what} is damaged: {type(error).__name__} {error!s:.200}") from None
 
 
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Refuse duplicate keys (ValueError): parsers differ in which of two equal keys they take."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return document
+
+
 def read_text(value: Any, pattern: re.Pattern[str]) -> str:
     """Return a text that matches `pattern`. Raise ValueError."""
     if not (isinstance(value, str) and pattern.fullmatch(value)):

@@ -41,6 +41,8 @@ class RuntimeSpec:
     `accelerators`. `devices`: names in the runtime's own list by kind of accelerator, where these are not the kind's.
     `exclusive`: accelerators that only one process at a time can hold with this runtime. `plugins`: providers that may
     be added. `triton_backends`: names in Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
+    `has_adapters`: a variant may have some. `runs`: runs at a time that the engine joins by itself (0: each takes cores
+    of its own). `isolated`: its sessions serve from worker processes, always.
     """
 
     name: str
@@ -54,6 +56,9 @@ class RuntimeSpec:
     plugins: tuple[Plugin, ...] = ()
     triton_backends: tuple[str, ...] = ()
     has_signatures: bool = False
+    has_adapters: bool = False
+    runs: int = 0
+    isolated: bool = False
 
     def lists(self, kind: str) -> tuple[str, ...]:
         """Return the names by which the runtime lists accelerators of `kind`; none if it cannot use them."""
@@ -118,6 +123,16 @@ _SPECS = (
         exclusive=("coral-usb", "coral-pcie"),
         triton_backends=("armnn_tflite", "litert"),
         has_signatures=True,
+    ),
+    RuntimeSpec(
+        "llamacpp",
+        "gateway.serving.runtimes.llamacpp:LlamaCppRuntime",
+        (Package("xllamacpp", ("xllamacpp",)),),
+        HERE.adding("llamacpp"),
+        (".gguf",),
+        has_adapters=True,
+        runs=4,
+        isolated=True,
     ),
     RuntimeSpec(
         "reference",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from gateway.common.domain.errors import suggest
 from gateway.common.domain.installation import HERE
@@ -29,6 +30,9 @@ UNITS: Mapping[str, str] = {"latency": "µs", "throughput": "µs per row", "ener
 TRIAL_RUNGS = ("compile", "golden", "measured")
 """Rungs of an accelerator that only a trial of a variant can decide."""
 
+MEASURED_ROWS = 8
+"""Rows that a trial measures apart and together. Joined runs may have more."""
+
 TIE_LEAD = 0.10
 """Share below which a lead does not count: ladder order decides."""
 
@@ -37,7 +41,8 @@ TIE_LEAD = 0.10
 class Site:
     """Device as selection uses it. `runtimes` None: the tree of another machine, whose runtimes cannot be examined.
 
-    `threads` of one run; `runs`: threads of all runs of a model that take place at the same time.
+    `threads` of one run; `runs`: threads of all runs of a model that take place at the same time. `isolated`: patterns
+    of models whose sessions serve from worker processes.
     """
 
     inventory: Inventory
@@ -47,6 +52,7 @@ class Site:
     cache_dir: str = ""
     runs: int = 1
     objective: str = "latency"
+    isolated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,14 @@ class Candidate:
     def runs(self) -> int:
         """Return the runs that take place at a time."""
         return min(self.verdict.runs, self.budget.runs) if self.verdict else 1
+
+    @property
+    def ran_bytes(self) -> int:
+        """Return the memory that it takes with its largest runs, by the trial's, which had few rows (0: not known)."""
+        if self.verdict is None or self.verdict.measured is None:
+            return 0
+        rows = self.verdict.joining.rows if self.verdict.joining else 1
+        return self.verdict.measured.memory_bytes * max(1, -(-rows // MEASURED_ROWS))
 
     @property
     def level(self) -> str:
@@ -257,9 +271,20 @@ def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, provider
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
     allowed = site.profile.budget.memory_bytes
     compiled = f"{site.cache_dir}/{variant.content}" if site.cache_dir and step.accelerator != CPU else ""
-    runs = min(site.runs, manifest.runs or site.runs) if step.accelerator == CPU else 1
+    spec = RUNTIMES[variant.runtime]
+    most = spec.runs or (site.runs if step.accelerator == CPU else 1)
+    runs = min(most, manifest.runs or most)
+    chosen = step.isolate or any(fnmatchcase(manifest.name, pattern) for pattern in site.isolated)
     budget = SessionBudget(
-        site.threads, step.accelerator, step.options, compiled, allowed, provider, runs, site.objective
+        site.threads,
+        step.accelerator,
+        step.options,
+        compiled,
+        allowed,
+        provider,
+        runs,
+        site.objective,
+        chosen or spec.isolated,
     )
     obstacle = (
         _device_obstacle(step, device)

@@ -102,7 +102,7 @@ def check_above_zero(settings: object, table: str, *names: str, high: float = NU
 
 def _value(kind: Any, key: str, table: Table, bounds: Mapping[Any, Any]) -> Any:
     if isinstance(kind, types.UnionType):
-        value = _value(_not_none(kind), key, table, bounds)
+        value = _value(next(part for part in typing.get_args(kind) if part is not types.NoneType), key, table, bounds)
         return None if value == "" else value  # "" may be written for a text that is not set
     if kind is bool:
         return table.flag(key)
@@ -116,10 +116,6 @@ def _value(kind: Any, key: str, table: Table, bounds: Mapping[Any, Any]) -> Any:
         inner = table.table(key)
         return read_settings(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
     return _values(typing.get_args(kind)[0], key, table)
-
-
-def _not_none(kind: types.UnionType) -> Any:
-    return next(part for part in typing.get_args(kind) if part is not types.NoneType)
 
 
 def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:

@@ -14,6 +14,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "limits": (EVERY,),
         "trial": (EVERY,),
+        "failover": (EVERY,),
+        "residency": (EVERY,),
         "shares": (EVERY,),
         "log": (EVERY,),
         "selection": ("objective", "idle_before_trial_s", "threads"),

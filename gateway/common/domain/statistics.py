@@ -148,10 +148,14 @@ class ServableStatistics:
     `images_turned` counts images that were turned upright by their EXIF orientation.
     `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
     their only request. `overruns`: runs that took too much CPU time of the event loop. `overlong_runs`: runs that
-    exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
-    percent, of the requests that name no version. `queued`: requests that wait now. `busy`: some wait, or are in a run.
-    `steps`: those of a pipeline, by name. `shadow`: comparisons with another version's answers. Comparisons have no
-    caller, and of the other counters only `failed_runs` counts them.
+    exceeded their time limit. `hung_runs`: those of them that did not end. `failovers`: times that another variant took
+    over from one that failed. `weight`: its share now, in percent, of the requests that name no version. `queued`:
+    requests that wait now. `busy`: some wait, or are in a run.
+    `steps`: those of a pipeline, by name. `wakes`: times that requests waited until the version was open again.
+    `cache_hit`: requests that were answered with a kept answer. `cache_miss`: those whose answer was kept.
+    `parts`: parts of answers that were sent.
+    `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
+    `failed_runs` counts them.
     """
 
     model: str
@@ -179,9 +183,14 @@ class ServableStatistics:
     overruns: int = 0
     overlong_runs: int = 0
     hung_runs: int = 0
+    failovers: int = 0
     weight: int = 0
     shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
     steps: dict[str, StepStatistics] = field(default_factory=dict)
+    wakes: Latency = field(default_factory=Latency)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    parts: int = 0
 
     def batch(self, size_rows: int) -> BatchStatistics:
         """Return the statistics of runs of `size_rows` rows."""
@@ -260,6 +269,9 @@ class Placement:
     that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
     `provider` is the plugin of the runtime that runs it, or "". `runs` take place at a time. `pipeline` is what a
     pipeline declares, else None. `cpu_us`: CPU time of a run of one row in the trial (0: not measured).
+    `isolated`: it runs in a worker process. `degraded` says which better variants failed in service, and when each is
+    tried again, or is "" if none did. `residency`: what the open version takes of
+    the budget of memory, or that it is cold; "" without a budget.
     """
 
     variant: str
@@ -277,6 +289,9 @@ class Placement:
     runs: int = 1
     pipeline: Pipeline | None = None
     cpu_us: float = 0.0
+    isolated: bool = False
+    degraded: str = ""
+    residency: str = ""
 
     @property
     def place(self) -> tuple[str, str, str]:

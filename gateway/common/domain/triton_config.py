@@ -461,6 +461,6 @@ def _cache(block: Block) -> str:
 
 def _transactions(block: Block) -> str:
     if block.flag("decoupled"):
-        block.not_offered("decoupled", "is not offered here: every request has one answer; remove it")
+        block.not_offered("decoupled", "is not offered here: only language models answer in parts; remove it")
     block.finish()
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -22,6 +22,8 @@ class SessionBudget:
     `objective` decides between them.
     `cache_dir`: a folder for what is compiled from this variant ("": none). `memory_bytes`: the most that it may add to
     the process (0: not bounded). `provider`: the plugin of the runtime that runs it ("": the runtime itself).
+    `isolated`: the session serves from a worker process. `ran_bytes`: memory that its runs take, by its trial (0: not
+    known).
     """
 
     threads: int = 1
@@ -32,6 +34,8 @@ class SessionBudget:
     provider: str = ""
     runs: int = 1
     objective: str = "latency"
+    isolated: bool = False
+    ran_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,8 @@ def verdict_key(
     weighs = manifest.runs or budget.objective == "throughput" or budget.runs != budget.threads
     if budget.accelerator == CPU and weighs:  # else verdicts from before 0092 remain in use
         facts = (*facts, manifest.runs, budget.objective, budget.runs)
+    if variant.adapters:
+        facts = (*facts, sorted(variant.adapters.items()))
     if manifest.task_options is not None:
         facts = (*facts, manifest.task, sorted(manifest.task_options.items()), manifest.labels)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -258,19 +264,20 @@ def read_verdict(document: Mapping[str, Any]) -> Verdict:
 
 def signature_document(signature: Signature) -> dict[str, Any]:
     """Return plain values: name, datatype, shape, layout, axis names and default of every tensor."""
-    return {
-        side: [(s.name, s.datatype.label, s.shape, s.layout, s.axes, s.default) for s in getattr(signature, side)]
-        for side in ("inputs", "outputs", "optional")
-    }
+
+    def plain(spec: TensorSpec) -> tuple[Any, ...]:
+        default = spec.default.decode() if isinstance(spec.default, bytes) else spec.default
+        return spec.name, spec.datatype.label, spec.shape, spec.layout, spec.axes, default
+
+    return {side: list(map(plain, getattr(signature, side))) for side in ("inputs", "outputs", "optional")}
 
 
 def read_signature(document: Mapping[str, Any]) -> Signature:
     """Read the output of `signature_document`. Raises as `read_verdict` does."""
-    inputs, outputs, optional = (
-        tuple(
-            TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes), default=default)
-            for name, label, shape, layout, axes, default in document[side]
-        )
-        for side in ("inputs", "outputs", "optional")
-    )
-    return Signature(inputs, outputs, optional)
+
+    def spec(entry: Sequence[Any]) -> TensorSpec:
+        name, label, shape, layout, axes, default = entry
+        given = default.encode() if isinstance(default, str) else default
+        return TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes), default=given)
+
+    return Signature(*(tuple(map(spec, document[side])) for side in ("inputs", "outputs", "optional")))

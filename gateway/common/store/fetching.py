@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
+from gateway.common.store.blobs import Download, LocalBlobs
 from gateway.common.store.errors import DamagedError
 from gateway.common.transfer.source import Receiver
 
@@ -16,25 +15,8 @@ Copy = Callable[[Receiver], None]
 """Function that appends the missing bytes of a file to its receiver."""
 
 
-class PartialBlob(Protocol):
-    """Blob whose download is under way (`gateway.common.store.download.Download`)."""
-
-    @property
-    def offset(self) -> int: ...
-
-    def append(self, chunk: bytes) -> None: ...
-
-    def finish(self) -> Path: ...
-
-
-class BlobWriter(Protocol):
-    """Part of the store that writes (`gateway.common.store.blobs.LocalBlobs`)."""
-
-    def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[PartialBlob]: ...
-
-
 def download_blob(
-    blobs: BlobWriter, digest: str, size_bytes: int, copy: Copy, progress: Progress | None = None
+    blobs: LocalBlobs, digest: str, size_bytes: int, copy: Copy, progress: Progress | None = None
 ) -> Path | None:
     """Return the path of the blob; None if what came has another digest: then its bytes are removed.
 
@@ -49,7 +31,7 @@ def download_blob(
 
 
 def _download(
-    blobs: BlobWriter, digest: str, size_bytes: int, copy: Copy, progress: Progress | None
+    blobs: LocalBlobs, digest: str, size_bytes: int, copy: Copy, progress: Progress | None
 ) -> tuple[int, Path | None]:
     """Return the bytes that were there before, and the path; None if the digest was wrong."""
     with blobs.writer(digest, size_bytes) as part:
@@ -64,7 +46,7 @@ def _download(
 class _Told:
     """Part that reports its progress."""
 
-    def __init__(self, part: PartialBlob, size_bytes: int, progress: Progress) -> None:
+    def __init__(self, part: Download, size_bytes: int, progress: Progress) -> None:
         self._part, self._size_bytes, self._progress = part, size_bytes, progress
 
     @property

@@ -34,3 +34,12 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a plain file's content, as hex. Raises OSError."""
     with open_plain(path) as file:
         return sha256_of(file)
+
+
+def read_plain(path: Path, limit_bytes: int) -> bytes:
+    """Return the content of a plain file. Raises ValueError if it is too large, OSError."""
+    with open_plain(path) as stream:
+        content = stream.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ValueError(f"it has more than {limit_bytes} bytes; divide it")
+    return content

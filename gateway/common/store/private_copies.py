@@ -70,12 +70,14 @@ def choose_place(size_bytes: int, available_bytes: float, in_memory: Sequence[Pa
 
 
 def _make_folder(place: Path) -> Path:
-    for left in place.glob(f"{PREFIX}*"):  # copies of processes that were killed while they opened a model
-        pid = left.name.removeprefix(PREFIX).partition("-")[0]
-        # Processes of another container, which may share the folder, are not in /proc: the lock decides.
-        if not Path("/proc", pid).exists() and is_abandoned(left, ABANDONED_AFTER_S):
-            shutil.rmtree(left, ignore_errors=True)
     try:
+        with os.scandir(place) as entries:  # those of processes that were killed while they opened a model
+            left = [entry.name for entry in entries if entry.name.startswith(PREFIX)]
+        for name in left:
+            pid = name.removeprefix(PREFIX).partition("-")[0]
+            # Processes of another container, which may share the folder, are not in /proc: the lock decides.
+            if not Path("/proc", pid).exists() and is_abandoned(place / name, ABANDONED_AFTER_S):
+                shutil.rmtree(place / name, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
     except OSError as error:
         raise _no_room(place, error) from error
@@ -85,7 +87,8 @@ def _copy(artifact: Artifact, source: Path, copy: Path) -> None:
     """Copy and hash in one pass, up to one byte beyond the declared size. Raises VariantError."""
     digest, left_bytes = hashlib.sha256(), artifact.size_bytes + 1
     try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        if "/" in artifact.path:
+            copy.parent.mkdir(parents=True, exist_ok=True)
         with open_plain(source) as reading, copy.open("xb") as writing:
             while chunk := reading.read(min(CHUNK_BYTES, left_bytes)):
                 left_bytes -= len(chunk)

@@ -88,7 +88,9 @@ class Program:
     def main(self, arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one result for each kind of error
         """Parse, run one verb, and return its exit code. Errors are printed to stderr as one line with a remedy."""
         _make_streams_usable()
-        warnings.formatwarning = lambda message, *_, **__: self._warning_line(message)
+        warnings.formatwarning = lambda message, *_, **__: (
+            f"{self.name}: warning: {plain(' '.join(str(message).splitlines()))}\n"
+        )
         try:
             return self._carry_out(arguments)
         except UnreachableError as error:
@@ -155,10 +157,6 @@ class Program:
             raise error
         remedy = HERE.adding(self.extra or EXTRAS.get(module, ""))
         return f"the Python package {module} is not installed; {remedy} (EG-702)"
-
-    def _warning_line(self, message: Warning | str) -> str:
-        """Return a warning for users, such as a setting that was renamed, as one line."""
-        return f"{self.name}: warning: {plain(' '.join(str(message).splitlines()))}\n"
 
     def _complain(self, message: str, code: int, excerpt: str = "") -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)

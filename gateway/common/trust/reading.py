@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gateway.common.domain.release_form import each_once
 from gateway.common.trust.distrust import Distrust, Reason
 from gateway.common.trust.settings import DEFAULTS, TrustSettings
 
@@ -54,7 +55,7 @@ def _read_json(content: bytes, where: str, settings: TrustSettings) -> dict[str,
     """Return a JSON object as TUF has it: UTF-8, unique keys, no floats (as in canonical JSON), bounded nesting."""
     try:
         document = json.loads(
-            content.decode("utf-8"), object_pairs_hook=_object, parse_float=_no_float, parse_constant=_no_float
+            content.decode("utf-8"), object_pairs_hook=each_once, parse_float=_no_float, parse_constant=_no_float
         )
     except (ValueError, RecursionError) as error:
         raise Distrust(Reason.DAMAGED, where, f"it is no JSON that could be signed: {error!s:.200}") from error
@@ -63,14 +64,6 @@ def _read_json(content: bytes, where: str, settings: TrustSettings) -> dict[str,
     if _nests_deeper(document, settings.nesting_limit):
         raise Distrust(Reason.TOO_LARGE, where, f"it nests deeper than {settings.nesting_limit}")
     return document
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys: parsers differ in which of two equal keys they take."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object has a key twice")
-    return found
 
 
 def _no_float(text: str) -> Any:

@@ -29,11 +29,10 @@ from gateway.device.domain.software_update import (
 )
 from gateway.device.installer import events
 from gateway.device.installer.building import build, check_size, self_test
-from gateway.device.installer.commands import CommandError
+from gateway.device.installer.commands import CommandError, Units
 from gateway.device.installer.places import CONFIRMED, CURRENT, VersionFolder
 from gateway.device.installer.record import InstallRecords
 from gateway.device.installer.settings import SoftwareSettings
-from gateway.device.installer.units import Units
 from gateway.device.installer.verification import VerifiedSoftware, verify
 from gateway.device.store.this_machine import this_machine
 

@@ -406,9 +406,10 @@ def check_models(device: ExaminedDevice) -> Results:
             what = f"it runs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not there"
             yield CheckResult(f"pipeline {pipeline.name}", False, what, "add the models, or remove the pipeline")
     for one in device.running.models if device.running else ():
-        if one.state != "READY" and one.reason:
+        is_degraded = one.reason.startswith("degraded: ")
+        if is_degraded or (one.state != "READY" and one.reason):
             detail, ok = f"the running gateway: {one.state}: {one.reason}", None if one.state == "LOADING" else False
-            remedy = f"edge-gateway explain {one.name} (EG-308)"
+            remedy = f"edge-gateway explain {one.name} ({'EG-314' if is_degraded else 'EG-308'})"
             yield CheckResult(f"model {one.name} version {one.version}", ok, detail, remedy)
     complete = sum(not release.problem for release in releases)
     yield CheckResult("models", complete > 0 or None, f"{complete} releases are complete")

@@ -154,6 +154,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "precision": candidate.variant.precision,
         "accelerator": candidate.accelerator,
         "provider": candidate.budget.provider or None,
+        "isolated": candidate.budget.isolated,
         "rank": candidate.rank,
         "eligible": candidate.eligible,
         "reason": candidate.reason,
@@ -234,7 +235,8 @@ def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
             yield f"{candidate.variant.name}: its rows are declared independent; sample rows differ: {tried.difference}"
         measured = verdict.measured.remark if verdict.measured else ""
         apart = f"requests are not joined: {joining}" if joining else ""
-        for remark in (*verdict.remarks, *filter(None, (apart, measured))):
+        isolated = "it serves from a worker process" if candidate.budget.isolated else ""
+        for remark in (*verdict.remarks, *filter(None, (apart, measured, isolated))):
             yield f"{candidate.variant.name}: {remark}"
 
 

@@ -11,7 +11,7 @@ from gateway.common.terminal.tables import mark, print_json, print_table
 from gateway.serving import assembly
 from gateway.serving.assembly import MachineSurvey
 from gateway.serving.cli.common import configured, root_folder
-from gateway.serving.hardware.report import inventory_json
+from gateway.serving.hardware.probe import inventory_json
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -29,7 +29,9 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not
 class Served:
     """A model version of a running gateway.
 
-    `reason`: why it is not ready. `why`: why this variant serves. `level`: the result of its trial.
+    `reason`: why it is not ready. `why`: why this variant serves. `level`: the result of its trial. `isolated`: it
+    serves from a worker process. `memory`: what it takes of the budget of memory, and whether it is cold ("": no
+    budget).
     """
 
     name: str
@@ -41,6 +43,8 @@ class Served:
     signed: bool | None = None
     level: str = ""
     why: str = ""
+    isolated: bool = False
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,14 @@ def print_served(running: RunningGateway, *, as_json: bool) -> None:
     if as_json:
         print_json(served_json(running, running.models))
         return
+    columns = ("model", "version", "state", "signed", "variant", "accelerator", "level", "memory")
+    shown = len(columns) - (not any(one.memory for one in running.models))
     rows = [
-        (one.name, one.version, one.state, mark(one.signed), _variant(one), one.accelerator, one.level)
+        (one.name, one.version, one.state, mark(one.signed), _variant(one), one.accelerator, one.level, one.memory)
         for one in running.models
     ]
     print(f"models of the gateway that runs at {running.where}\n")
-    print_table(("model", "version", "state", "signed", "variant", "accelerator", "level"), rows)
+    print_table(columns[:shown], [row[:shown] for row in rows])
     print_remarks((one.name, one.version, one.reason) for one in running.models)
 
 
@@ -125,7 +131,7 @@ def sentences(running: RunningGateway, model: str) -> Iterator[str]:
     for one in running.of(model):
         variant = f": {one.variant}" + (f" on {one.accelerator}" if one.accelerator else "") if one.variant else ""
         variant += f", {one.level}" if one.level else ""
-        because = "; ".join(filter(None, (one.why, one.reason)))
+        because = "; ".join(filter(None, (one.why, one.reason, one.memory and f"memory: {one.memory}")))
         yield f"serving now at {running.where}, version {one.version}: {one.state}{variant}" + (
             f" ({because})" if because else ""
         )
@@ -202,7 +208,8 @@ def _served(client: GatewayClient, line: dict[str, Any]) -> Served:
     variant, level, why = (facts.get(key, "") for key in ("variant", "level", "reason"))
     accelerator = " by ".join(facts[key] for key in ("accelerator", "provider") if key in facts)
     signed, reason = facts.get("signed") == "true", "; ".join(filter(None, (line["reason"], facts.get("loop"))))
-    return Served(name, version, state, reason, variant, accelerator, signed, level, why)
+    is_isolated, memory = facts.get("isolated") == "true", facts.get("residency", "")
+    return Served(name, version, state, reason, variant, accelerator, signed, level, why, is_isolated, memory)
 
 
 def _ask_control(config: Config) -> RunningGateway:

@@ -77,7 +77,11 @@ class SensorTable:
             return
         if self._part not in message.sensor.casefold():
             return
-        sensor = self._sensor(message.route, message.sensor)
+        sensor = self._sensors.setdefault((message.route, message.sensor), _WatchedSensor())
+        self._sensors.move_to_end((message.route, message.sensor))
+        if len(self._sensors) > self._limit:
+            self._sensors.popitem(last=False)
+            self._removed += 1
         if isinstance(message, WatchedError):
             sensor.errors += 1
             sensor.last_error = message.text
@@ -95,14 +99,6 @@ class SensorTable:
         lines = tuple(self._line(key, now_s, wall_s) for key in sorted(self._sensors))
         age_s = None if self._last_error is None else now_s - self._last_error_s
         return TableSnapshot(lines, self._removed, self._status, self._last_error, age_s)
-
-    def _sensor(self, route: str, name: str) -> _WatchedSensor:
-        sensor = self._sensors.setdefault((route, name), _WatchedSensor())
-        self._sensors.move_to_end((route, name))
-        if len(self._sensors) > self._limit:
-            self._sensors.popitem(last=False)
-            self._removed += 1
-        return sensor
 
     def _line(self, key: tuple[str, str], now_s: float, wall_s: float) -> SensorLine:
         one = self._sensors[key]

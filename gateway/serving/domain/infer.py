@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 
 Parameter = bool | int | float | str
 
@@ -35,13 +35,13 @@ START, END, OPENS = 1, 2, 4
 class SequenceState:
     """State of a sequence, by input. `owner`: what may go on with it; for another model, or version, it is none."""
 
-    owner: object = None
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    owner: tuple[str, ...] = ()
+    tensors: Tensors = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the arrays, with about 200 for each array object."""
-        return sum(200 + tensor.array.nbytes for tensor in self.tensors.values())
+        return sum(200 + array.nbytes for array in self.tensors.values())
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class InferRequest:
     `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest
     and for steps with state. `arrived_ns`: its arrival, on the monotonic clock, for these (0: when it is submitted).
     `place`: START, END, OPENS, for a model with sequences. `state`: that of its sequence, if a pipeline keeps it.
+    `in_parts`: the caller wants outputs as soon as they are there, if the model's session gives them in parts.
     """
 
     model: str
@@ -68,6 +69,7 @@ class InferRequest:
     arrived_ns: int = 0
     place: int = 0
     state: SequenceState | None = None
+    in_parts: bool = False
 
 
 @dataclass(slots=True)

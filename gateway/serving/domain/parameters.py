@@ -15,7 +15,7 @@ SEQUENCE_LIMIT_CHARS = 256
 TIMEOUT_LIMIT_US = 24 * 3600 * 1_000_000
 CLASSES_LIMIT = 2**31 - 1
 
-_KNOWN: Mapping[str, tuple[type, ...]] = {
+KNOWN: Mapping[str, tuple[type, ...]] = {
     "sequence_id": (int, str),
     "sequence_start": (bool,),
     "sequence_end": (bool,),
@@ -59,8 +59,8 @@ def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
 
     Raises RequestError INVALID for a wrong type or range of a known one, and for a reserved name.
     """
-    ignored = _check(parameters, _KNOWN, "request")
-    if ignored and (reserved := [name for name in parameters if name.startswith(RESERVED) and name not in _KNOWN]):
+    ignored = _check(parameters, KNOWN, "request")
+    if ignored and (reserved := [name for name in parameters if name.startswith(RESERVED) and name not in KNOWN]):
         what = f"parameter keys starting with '{RESERVED}' are reserved for Triton usage"
         allowed = "only triton_enable_empty_final_response is allowed"
         raise RequestError(Fault.INVALID, f"{what}; {allowed}, not '{reserved[0]:.200}'")

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.selection import Candidate
-from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.common.domain.tensor import Raw, Tensors
 from gateway.common.domain.verdict import Measurement, SessionBudget, Signature
 from gateway.serving.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.serving.domain.sizes import RequestSizes
 
+if TYPE_CHECKING:  # they would take a quarter of the start of a worker process
+    from gateway.common.domain.activation import Activation
+    from gateway.common.domain.statistics import Placement, ServableStatistics
+
 T = TypeVar("T")
+Part = Callable[[Tensors], bool]
+"""Receiver of the outputs of a run that are new, texts which it may keep. Called by the run's thread.
+
+It returns False once no more are wanted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +79,23 @@ class Session(Protocol):
     def rows(self) -> RowTensors | None:
         """Return the file's own tensors with the axes of their rows; None if its rows run one after the other."""
 
+    @property
+    def in_parts(self) -> bool:
+        """Return True if `run_in_parts` gives outputs in parts. The runs of such a session take long, one row each."""
+
     def run(self, inputs: Tensors) -> Tensors:
         """Run with the manifest's names, dtypes and layouts for inputs and outputs, before postprocess.
 
         `lends` states who owns the outputs. Blocks without the GIL. Raises VariantError if the engine reports an error.
+        """
+
+    def run_in_parts(self, inputs: Tensors, part: Part) -> Tensors:
+        """Run, if the session is `in_parts`, and pass the outputs that are new to `part` in each step of the engine.
+
+        A step without new outputs passes {}. An output that comes in parts is complete in them when the run returns: a
+        caller that wants parts gets nothing else of it. Once `part` returns False, the run ends within one step.
+        Returns the whole outputs up to there. Raises as `run` does, with a reason that begins with "the request: " if
+        the inputs are at fault.
         """
 
     def cancel(self) -> bool:
@@ -149,6 +169,12 @@ class Inference(Protocol):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer one request. Cancelling the awaiting task abandons this request and affects no other."""
 
+    def infer_in_parts(self, request: InferRequest) -> AsyncGenerator[tuple[InferResponse, bool], None]:
+        """Yield the parts of an answer, each with False, then the answer with True: what was in no part.
+
+        A model whose session is not in parts gives an answer only. Closing the generator abandons the request.
+        """
+
     def describe(self, model: str, version: str = "") -> ModelManifest:
         """Return the manifest of a served version. Raises NOT_FOUND if it is unknown, UNAVAILABLE if not ready."""
 
@@ -162,12 +188,17 @@ class Inference(Protocol):
 class Sink(Protocol):
     """Receiver of the answers to submitted requests, on the event loop, each with its `token`.
 
+    A request that asks for parts (`InferRequest.in_parts`) may get any number of them before its answer.
+
     The answers of one run come one after the other, then one `flush`, at which the sink may write. Sinks are compared
     by identity (hashable).
     """
 
+    def part(self, token: Any, response: InferResponse) -> None:
+        """Accept the outputs that are new, of a request that is answered in parts. `flush` follows. Must not raise."""
+
     def answer(self, token: Any, response: InferResponse) -> None:
-        """Accept the response to a request. Must not raise."""
+        """Accept the response to a request: after parts, what was not in them. Must not raise."""
 
     def refuse(self, token: Any, error: RequestError) -> None:
         """Accept the refusal or drop of a request. Must not raise."""

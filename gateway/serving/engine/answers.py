@@ -76,6 +76,19 @@ class AnswerDelivery:
         self._statistics.ignored_parameters += sum([ticket.request.ignored_parameters for ticket in batch])
         self._flush(sinks)
 
+    def part(self, ticket: Ticket, outputs: Tensors) -> None:
+        """Send a ticket's caller the outputs that are new."""
+        wanted = [output for output in ticket.form.outputs if output.name in outputs]
+        if ticket.done or not wanted:
+            return
+        self._statistics.parts += 1
+        own = {output.name: self._tensor(output, outputs, None) for output in wanted}
+        try:
+            ticket.sink.part(ticket.token, InferResponse(*self._served[:2], ticket.request.id, own, self.variant))
+        except Exception as error:  # noqa: BLE001  as in `_answer`
+            self.report_failure(f"answering: {type(error).__name__}: {error}")
+        self._flush((ticket.sink,))
+
     def deliver_raw(self, run: RawRun, form: ResponseForm, contents: Sequence[Sequence[Raw]]) -> None:
         """Answer the requests of a raw run, each with its contents, then flush each sink."""
         sinks: dict[RawSink, None] = {}
@@ -159,9 +172,10 @@ class AnswerDelivery:
         words = f"model '{self._manifest.name}' was unloaded"
         return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._retry_after_s)
 
-    def expired(self) -> RequestError:
-        """Return the refusal of requests whose deadline passed while they waited."""
-        words = f"the request's time was over before model '{self._manifest.name}' could run it"
+    def expired(self, *, begun: bool = False) -> RequestError:
+        """Return the refusal of requests whose deadline passed while they waited, or once their run had `begun`."""
+        what = "had answered it whole" if begun else "could run it"
+        words = f"the request's time was over before model '{self._manifest.name}' {what}"
         return RequestError(Fault.EXPIRED, words)
 
     def overlong(self) -> RequestError:
@@ -239,6 +253,10 @@ class AnswerDelivery:
             what = f"model '{self._manifest.name}' refuses this input: {ran.failure:.{WORDS_LIMIT_CHARS}}"
             return RequestError(Fault.INVALID, what, in_run=True)
         self._statistics.failed_runs += 1
+        if ran.away:
+            self.report_failure(ran.failure)
+            words = f"model '{self._manifest.name}' cannot run now: {ran.failure:.{WORDS_LIMIT_CHARS}}; try again later"
+            return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._retry_after_s)
         return self._reported(ran.failure)
 
     def _reported(self, words: str) -> RequestError:

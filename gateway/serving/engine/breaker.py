@@ -1,7 +1,7 @@
-"""Circuit breaker of something that saves time, such as runs on the event loop or joined runs. Pure: no clock inside.
+"""Circuit breaker: of runs on the event loop, of joined runs, of a candidate. Pure: no clock inside.
 
-    closed --`limit` faults within WINDOW_NS--> open --`wait_ns` later--> half open --a fault--> open, wait doubled
-    half open --no fault for WINDOW_NS--> closed, wait forgotten
+    closed --`limit` faults within `window_ns`--> open --`wait_ns` later--> half open --a fault--> open, wait doubled
+    half open --no fault for `window_ns`, or `probation` waits if that is longer--> closed, wait forgotten
 
 Faults that the machine's noise explains change nothing but the beginning of the window. Source of the pattern:
 https://martinfowler.com/bliki/CircuitBreaker.html
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 WINDOW_NS = 10_000_000_000
-"""Time within which faults add up. A half-open breaker closes after it."""
+"""Time within which faults add up, unless a breaker has its own. A half-open breaker closes after it."""
 LONGEST_WAIT_NS = 3_600_000_000_000
 """Longest wait before another attempt."""
 EXPLAINED = 0.5
@@ -34,7 +34,7 @@ class Breaker:
     """Circuit breaker. `limit`: faults that open it. `first_wait_ns`: wait before the first attempt.
 
     `since_ns`: begin of the window, or when it opened. `noise_ns`: the machine's noise then. `cost_ns`: cost of the
-    window's faults since then. `wait_ns`: last wait (0: none).
+    window's faults since then. `wait_ns`: last wait (0: none). `probation`: as in this module's docstring.
     """
 
     limit: int
@@ -45,6 +45,8 @@ class Breaker:
     noise_ns: int = 0
     cost_ns: int = 0
     wait_ns: int = 0
+    window_ns: int = WINDOW_NS
+    probation: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -61,8 +63,10 @@ class Breaker:
         if self.is_open:
             return self
         window, limit = self, 1 if self.state is BreakerState.HALF_OPEN else self.limit
-        if now_ns - self.since_ns > WINDOW_NS:  # also ends the time on probation
-            window, limit = Breaker(self.limit, self.first_wait_ns), self.limit
+        half_open = self.state is BreakerState.HALF_OPEN
+        if now_ns - self.since_ns > max(self.window_ns, self.probation * self.wait_ns * half_open):
+            closed = BreakerState.CLOSED
+            window, limit = replace(self, state=closed, faults=0, noise_ns=0, cost_ns=0, wait_ns=0), self.limit
         if not window.faults and limit > 1:
             return replace(window, faults=1, since_ns=now_ns, noise_ns=noise_ns)
         faults, cost_ns = window.faults + 1, window.cost_ns + cost_ns

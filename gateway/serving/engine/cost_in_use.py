@@ -33,12 +33,17 @@ class CostInUse:
         self._statistics, self._served = statistics, (statistics.model, statistics.version, placement.variant)
         first_ns = int(settings.loop_retry_s * 1e9)
         self._loop, self._joined = Breaker(LOOP_OVERRUNS, first_ns), Breaker(1, first_ns)
-        self._loop_left = self._joining_stopped = ""
+        self._loop_left = self._joining_stopped = self._degraded = ""
         self.measured(cost, placement)
 
     def measured(self, cost: Cost, placement: Placement) -> None:
         """Use another measurement from now on; what was left is left as long as before."""
         self._cost, self._placement = cost, placement
+        self._settle()
+
+    def degrade(self, reason: str) -> None:
+        """Show in the placement why a better one is out ("": none is)."""
+        self._degraded = reason
         self._settle()
 
     def run_limit_ns(self, rows: int) -> int:
@@ -86,7 +91,8 @@ class CostInUse:
         cost = self._cost.off_loop() if left else self._cost
         self.cost = cost.apart() if stopped else cost
         joining = self._joining_stopped if stopped else self._placement.joining
-        self.placement = replace(self._placement, joining=joining, loop=self._loop_left if left else "")
+        loop = self._loop_left if left else ""
+        self.placement = replace(self._placement, joining=joining, loop=loop, degraded=self._degraded)
         self.retry_ns = min(self._loop.retry_ns, self._joined.retry_ns)
 
 

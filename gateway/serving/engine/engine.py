@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.statistics import Placement, ServableStatistics
+from gateway.common.domain.text_model import is_generative
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.lifecycle import READY, server_ready
 from gateway.serving.domain.ports import Pending, RawBatch, Sink
 from gateway.serving.domain.sizes import RequestSizes, widest
 from gateway.serving.engine.batch_pass import BatchPass
 from gateway.serving.engine.decode_pool import DecodePool
+from gateway.serving.engine.parts import UntakenParts
 from gateway.serving.engine.quotas import Quotas
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.settings import EngineSettings
@@ -44,7 +46,8 @@ class Engine:
         if self._quotas is None:
             return servable.submit(request, sink, token)
         try:
-            account = self._quotas.enter(request.caller, time.monotonic_ns())
+            writes = is_generative(servable.manifest)
+            account = self._quotas.enter(request.caller, time.monotonic_ns(), writes=writes)
         except RequestError:
             servable.statistics.drop("quota")
             servable.statistics.fail.add(0)
@@ -74,6 +77,19 @@ class Engine:
         except asyncio.CancelledError:
             pending.cancel()
             raise
+
+    async def infer_in_parts(self, request: InferRequest) -> AsyncGenerator[tuple[InferResponse, bool], None]:
+        """Implement `Inference.infer_in_parts`."""
+        request.in_parts, parts = True, UntakenParts()
+        pending = parts.pending = self.submit(request, parts, None)
+        try:
+            is_last = False
+            while not is_last:
+                response, is_last = await parts.take()
+                yield response, is_last
+        finally:
+            pending.cancel()
+            parts.pending = None
 
     def describe(self, model: str, version: str = "") -> ModelManifest:
         """Implement `Inference.describe`."""
@@ -135,6 +151,9 @@ class Engine:
 
 class Futures:
     """Sink for callers that await their answer; the token is a future."""
+
+    def part(self, token: asyncio.Future[InferResponse], response: InferResponse) -> None:
+        """Implement `Sink.part`: these callers take none."""
 
     def answer(self, token: asyncio.Future[InferResponse], response: InferResponse) -> None:
         """Implement `Sink.answer`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.release import Release
 from gateway.common.domain.selection import Candidate, argument, joining_obstacle, settled
-from gateway.common.domain.statistics import Placement
+from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.serving.domain.lifecycle import ServableState
+from gateway.serving.engine.cold import ColdParts
 from gateway.serving.engine.context import EngineContext
 from gateway.serving.engine.cost import Cost, estimate_cost, of_one_shape
+from gateway.serving.engine.failover import CandidateKey, spare
 from gateway.serving.engine.limiter import Limiter
-from gateway.serving.engine.loader import Loader, Opened
+from gateway.serving.engine.loader import Loader, Opened, Opening
 from gateway.serving.engine.pauses import Pauses
 from gateway.serving.engine.sequences import SequenceServable
 from gateway.serving.engine.servable import Servable, ServableParts
@@ -36,19 +39,24 @@ class Fitting:
     loader: Loader
     context: EngineContext
 
-    async def first(self, release: Release, meanwhile: Callable[[Release], ModelTarget | None]) -> Opened | ModelTarget:
+    async def first(
+        self,
+        release: Release,
+        meanwhile: Callable[[Release], ModelTarget | None],
+        opening: Opening[Opened | ModelTarget],
+    ) -> Opened | ModelTarget:
         """Open a release as `Loader.first` does, unless `meanwhile` returns a target of it after that.
 
         `meanwhile` is called after success and after failure, and its target has precedence. The session that was
         opened is closed then.
         """
         try:
-            opened = await self.loader.first(release)
+            opened = await self.loader.first(release, opening)
         except (VariantError, ConfigurationError):
             if (there := meanwhile(release)) is None:
                 raise
             return there
-        if (there := meanwhile(release)) is not None:
+        if (there := meanwhile(release)) is not None and isinstance(opened, Opened):
             opened.session.close()
         return there or opened
 
@@ -64,7 +72,9 @@ class Fitting:
                 manifest=manifest,
                 declared=opened.manifest,
                 contents=(opened.release.digest,),
-                placement=self._placement(opened.release, opened.manifest, opened.candidate),
+                placement=self._placement(
+                    opened.release, opened.manifest, opened.candidate, opened.taken, opened.candidates
+                ),
                 session=opened.session,
                 interpreter=interpreter,
                 witness=opened.witness,
@@ -81,8 +91,41 @@ class Fitting:
             opened.session.close()
             what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"
             raise VariantError(what, remedy=remedy, transient=True) from error
+        opened.made(servable)
+        self._note(opened, servable)
         servable.move(ServableState.AVAILABLE)
         return servable
+
+    def _note(self, opened: Opened, servable: Servable) -> None:
+        """Let a candidate serve that is open, and note and show those on accelerators that are gone."""
+        failover, declared, now_ns = self.loader.failover, opened.manifest, time.monotonic_ns()
+        version = declared.name, declared.version
+        if opened.candidate.accelerator not in failover.gone:
+            failover.tried(CandidateKey(*version, opened.candidate.place), now_ns)
+        for each in spare(self.loader.known(declared)) if failover.gone else ():
+            if each.accelerator in failover.gone:  # tried once it is back
+                key = CandidateKey(*version, each.place)
+                failover.failed(key, failover.obstacle(key), now_ns, at_once=True)
+        servable.degrade(failover.degraded(*version, time.time() - time.monotonic()))
+
+    def cold(
+        self, release: Release, declared: ModelManifest, candidate: Candidate, old: ModelTarget | None, residency: str
+    ) -> ColdParts:
+        """Return what callers see of a proven candidate that is not opened; see `servable`. Raises VariantError."""
+        try:
+            served = settled(declared, candidate.verdict)
+            interpreter = _interpreter_of(served)
+        except ConfigurationError as error:
+            raise VariantError(str(error)) from error
+        seen = (interpreter.described if interpreter else served).seen
+        return ColdParts(
+            release=release,
+            manifest=seen,
+            declared=declared,
+            placement=self._placement(release, declared, candidate, residency),
+            statistics=old.statistics if old and old.manifest == seen else ServableStatistics(seen.name, seen.version),
+            streams=getattr(old, "streams", None),
+        )
 
     def refit(self, target: ModelTarget, release: Release, candidate: Candidate) -> bool:
         """Give a servable the cost of its candidate's present verdict. Return False if it must be opened again."""
@@ -95,10 +138,19 @@ class Fitting:
             return False
         if (_threads(candidate), candidate.runs) != target.parallel:
             return False
-        target.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
+        target.remeasured(
+            self._cost(declared, candidate), self._placement(release, declared, candidate, target.placement.residency)
+        )
         return True
 
-    def _placement(self, release: Release, declared: ModelManifest, candidate: Candidate) -> Placement:
+    def _placement(
+        self,
+        release: Release,
+        declared: ModelManifest,
+        candidate: Candidate,
+        residency: str,
+        candidates: Sequence[Candidate] = (),
+    ) -> Placement:
         manifest, variant = settled(declared, candidate.verdict), candidate.variant
         measured = candidate.verdict.measured if candidate.verdict else None
         return Placement(
@@ -106,7 +158,7 @@ class Fitting:
             runtime=variant.runtime,
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
-            reason=argument(self.loader.candidates(declared), candidate, self.loader.objective),
+            reason=argument(candidates or self.loader.candidates(declared), candidate, self.loader.objective),
             max_batch_rows=manifest.rows_limit(self.context.settings.max_batch_rows) if manifest.batched else 0,
             signed=release.signed,
             level=candidate.level,
@@ -115,6 +167,8 @@ class Fitting:
             provider=candidate.budget.provider,
             runs=candidate.runs,
             cpu_us=measured.cpu_us if measured else 0.0,
+            isolated=candidate.budget.isolated,
+            residency=residency,
         )
 
     def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:
@@ -126,10 +180,11 @@ class Fitting:
     def _cost(self, declared: ModelManifest, candidate: Candidate) -> Cost:
         """Return the cost of a candidate.
 
-        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that.
+        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. So
+        does one in a worker process, for which the event loop must not wait.
         """
         settings, manifest = self.context.settings, settled(declared, candidate.verdict)
-        on_loop = not settings.queue_of(manifest.name).delay_us
+        on_loop = not (settings.queue_of(manifest.name).delay_us or candidate.budget.isolated)
         joining = candidate.verdict.joining if candidate.verdict else None
         return estimate_cost(
             candidate.verdict,

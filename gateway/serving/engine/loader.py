@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from gateway.common.domain.errors import VariantError, lacks_memory
 from gateway.common.domain.events import ProofContradicted, Publish, TrialFinished
@@ -35,6 +35,7 @@ from gateway.common.domain.tensor import Tensors
 from gateway.common.domain.verdict import SessionBudget, Signature, Verdict, remeasured, verdict_key
 from gateway.serving.domain.ports import Session
 from gateway.serving.engine.exclusive import ExclusiveUse
+from gateway.serving.engine.failover import CandidateKey, Failover, spare
 from gateway.serving.engine.priority import stepped_back
 from gateway.serving.engine.threads import begin
 
@@ -43,6 +44,9 @@ Inspect = Callable[[Variant, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
 Witness = Callable[[ModelManifest, Path, Verdict | None], Callable[[], Tensors | None] | None]
 """Function that returns an input that the model answered in its trial, or None if there is none."""
+T = TypeVar("T")
+Opening = Callable[[Release, Candidate, ModelManifest], Awaitable[T]]
+"""Function that opens a proven candidate, or decides not to. Raises VariantError."""
 TURN_S = 60.0
 """Longest turn of an opening on an exclusive accelerator. One that hangs goes on to hold it, and others are told so."""
 
@@ -56,15 +60,26 @@ class Verdicts(Protocol):
     def keep_signature(self, digest: str, signature: Signature) -> None: ...
 
 
+class NoRoomError(VariantError):
+    """Lack of room for a variant, which passes: the variant has no defect, and others are no better."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session that passed its gate, its candidate, and the release of both."""
+    """A session that passed its gate, its candidate, and the release of both.
+
+    `candidates`: all of the release, with the verdicts from which it was chosen (empty: not known).
+    `made` gets the target that uses the session. `taken`: memory that it takes, for people ("": it is not counted).
+    """
 
     release: Release
     manifest: ModelManifest
     candidate: Candidate
     session: Session
     witness: Callable[[], Tensors | None] | None = None
+    candidates: tuple[Candidate, ...] = ()
+    made: Callable[[Any], None] = lambda _target: None
+    taken: str = ""
 
     @property
     def served(self) -> ModelManifest:
@@ -86,6 +101,7 @@ class Loader:
     witness: Witness = lambda _manifest, _folder, _verdict: None
     require: str = ""
     exclusive: ExclusiveUse = field(default_factory=ExclusiveUse)
+    failover: Failover = field(default_factory=Failover)
 
     async def manifest(self, release: Release) -> ModelManifest:
         """Return the release's manifest. A child process completes that of a bare model. Raises VariantError."""
@@ -104,16 +120,29 @@ class Loader:
         return plan(manifest, self.site)
 
     def candidates(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
-        """Return every candidate of the plan, with the verdicts kept for this device."""
+        """Return every candidate of the plan, with the verdicts kept for this device.
+
+        Those that failed in service are not eligible while they are out, unless no other one is left.
+        """
+        known = self.known(manifest)
+        usable = self.failover.usable(manifest.name, manifest.version, known)
+        return usable if spare(usable) else known
+
+    def known(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
+        """Return the candidates as `candidates` does, whatever failed in service."""
         return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
+
+    def can_replace(self, release: Release, manifest: ModelManifest, place: tuple[str, str, str]) -> bool:
+        """Return True if another candidate than the one at `place` may serve."""
+        usable = spare(self.failover.usable(manifest.name, manifest.version, self.known(manifest)))
+        return any(each.place != place and not self.obstacle(release, manifest, each) for each in usable)
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
         """Try one candidate in a child process, and keep the verdict; after an earlier one see `remeasured`."""
-        async with self.exclusive.turn(candidate):
-            if held := self.exclusive.obstacle(candidate):
-                verdict = Verdict(False, held, transient=True)
-            else:
-                verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
+        return self.keep(manifest, candidate, await self.examine(release, manifest, candidate))
+
+    def keep(self, manifest: ModelManifest, candidate: Candidate, verdict: Verdict) -> Candidate:
+        """Keep the verdict of a trial. Return the candidate with it."""
         if (before := candidate.verdict) is not None:
             verdict = remeasured(before, verdict, time.time())
         if not verdict.transient:
@@ -133,6 +162,13 @@ class Loader:
             named = manifest.name, manifest.version, candidate.variant.name
             self.publish(ProofContradicted(*named, joining.difference))
         return tried
+
+    async def examine(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Verdict:
+        """Try one candidate in a child process. Its verdict is not kept: a device may be gone."""
+        async with self.exclusive.turn(candidate):
+            if held := self.exclusive.obstacle(candidate):
+                return Verdict(False, held, transient=True)
+            return await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
 
     async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
         """Open a proven candidate in this process. Raises VariantError if the runtime refuses after all.
@@ -160,10 +196,11 @@ class Loader:
             words = f"{type(error).__name__}: {error}"
             raise VariantError(words, transient=lacks_memory(words)) from error
 
-    async def first(self, release: Release) -> Opened:
-        """Open the variant that serves first: the choice among those that passed, else the first that passes a trial.
+    async def first(self, release: Release, opening: Opening[T]) -> T:
+        """Open what serves first by `opening`: the choice among those that passed, else the first that passes a trial.
 
-        Raises VariantError with every variant's reason if none passes: a transient one if a trial did not decide.
+        Raises VariantError with every variant's reason if none passes: a transient one if a trial did not decide, and
+        NoRoomError at once if one that passed has no room.
         """
         manifest = await self.manifest(release)
         candidates = self.candidates(manifest)
@@ -176,9 +213,16 @@ class Loader:
             transient |= tried.verdict is not None and tried.verdict.transient
             if not obstacle:
                 try:
-                    return await self.open(release, tried, manifest)
+                    found = await opening(release, tried, manifest)
+                except NoRoomError as error:
+                    raise NoRoomError(f"{tried.variant.name}: {error}", transient=True) from error
                 except VariantError as error:
-                    obstacle, transient = str(error), transient or error.transient
+                    out = self.failover.obstacle(CandidateKey(manifest.name, manifest.version, tried.place))
+                    obstacle, transient = str(error), transient or error.transient or bool(out)
+                else:
+                    if tried is candidate and isinstance(found, Opened):
+                        return cast("T", replace(found, candidates=candidates))
+                    return found
             reasons.append(f"{tried.variant.name}: {obstacle}")
         problem = f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}"
         raise VariantError(problem, transient=transient)
@@ -189,7 +233,9 @@ class Loader:
         return level_obstacle(candidate.verdict, required) if candidate.verdict else ""
 
     def _open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
-        budget = replace(candidate.budget, threads=candidate.threads, runs=candidate.runs)
+        budget = replace(
+            candidate.budget, threads=candidate.threads, runs=candidate.runs, ran_bytes=candidate.ran_bytes
+        )
         witness = self.witness(manifest, release.folder, candidate.verdict)
         opening = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
         session = self.exclusive.opened(candidate, f"{manifest.name}/{manifest.version}", opening)

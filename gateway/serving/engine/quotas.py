@@ -1,4 +1,4 @@
-"""Quotas of callers: a rate (token bucket) and a number of requests under way. Decisions on values, no clock."""
+"""Quotas of callers: rates (token buckets) of requests and of text, and requests under way. Decisions on values."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from dataclasses import dataclass
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.engine.settings import EVERY_CALLER, EngineSettings, QuotaSettings
 
-SECOND_NS = 1_000_000_000
+SECOND_NS, MINUTE_S = 1_000_000_000, 60.0
 
 
 @dataclass(slots=True, eq=False)
 class QuotaUse:
-    """Use of a quota by one caller. `tokens`: requests that it may make at once."""
+    """Use of a quota by one caller. `tokens`: requests that it may make at once.
+
+    `text_tokens`: tokens of language models that it has left. A text is written to its end, even if fewer than none are
+    left then.
+    """
 
     quota: QuotaSettings
     tokens: float
+    text_tokens: float
     refilled_ns: int
     in_flight: int = 0
 
     def refill(self, now_ns: int) -> None:
         """Add the tokens that the rate gave since the last time, at most up to the burst."""
-        earned = (now_ns - self.refilled_ns) * self.quota.requests_per_s / SECOND_NS
-        self.tokens, self.refilled_ns = min(self.quota.allowance, self.tokens + earned), now_ns
+        passed_s, quota = (now_ns - self.refilled_ns) / SECOND_NS, self.quota
+        self.tokens = min(quota.allowance, self.tokens + passed_s * quota.requests_per_s)
+        minute = quota.tokens_per_minute
+        self.text_tokens = min(minute, self.text_tokens + passed_s * minute / MINUTE_S)
+        self.refilled_ns = now_ns
 
 
 def quotas(settings: EngineSettings) -> Quotas | None:
@@ -51,10 +59,11 @@ class Quotas:
         """Return the number of remembered callers."""
         return len(self._accounts)
 
-    def enter(self, caller: str, now_ns: int) -> QuotaUse | None:
+    def enter(self, caller: str, now_ns: int, *, writes: bool = False) -> QuotaUse | None:
         """Count one request under way; the code that ends it decrements `in_flight`. Return None without a quota.
 
-        Raises RequestError OVERLOADED with the time after which the bucket holds a request again.
+        `writes`: it is to a language model. Raises RequestError OVERLOADED with the time after which the bucket holds a
+        request, or a token of text, again.
         """
         quota = self._own.get(caller, self._others)
         if quota is None:
@@ -62,8 +71,12 @@ class Quotas:
         account = self._account(caller, quota, now_ns)
         if quota.in_flight and account.in_flight >= quota.in_flight:
             raise self._refusal(caller, f"has {account.in_flight} requests under way, the most it may", None)
+        account.refill(now_ns)
+        if writes and quota.tokens_per_minute and account.text_tokens < 1.0:
+            minute, used = quota.tokens_per_minute, "tokens"
+            words = f"has used {minute:g} tokens of text a minute, all that it may"
+            raise self._refusal(caller, words, (1.0 - account.text_tokens) * MINUTE_S / minute, used)
         if quota.requests_per_s:
-            account.refill(now_ns)
             if account.tokens < 1.0:
                 rate = account.quota.requests_per_s
                 raise self._refusal(
@@ -73,9 +86,10 @@ class Quotas:
         account.in_flight += 1
         return account
 
-    def _refusal(self, caller: str, what: str, retry_after_s: float | None) -> RequestError:
+    def _refusal(self, caller: str, what: str, retry_after_s: float | None, used: str = "requests") -> RequestError:
         after = self._retry_after_s if retry_after_s is None else retry_after_s
-        return RequestError(Fault.OVERLOADED, f"caller '{caller:.100}' {what}; come back later", retry_after_s=after)
+        message = f"caller '{caller:.100}' {what}; come back later"
+        return RequestError(Fault.OVERLOADED, message, retry_after_s=after, by_quota=used)
 
     def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> QuotaUse:
         account = self._accounts.get(caller)
@@ -84,7 +98,7 @@ class Quotas:
                 idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
                 if idle is not None:
                     del self._accounts[idle]
-            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, now_ns)
+            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, quota.tokens_per_minute, now_ns)
         else:
             self._accounts.move_to_end(caller)
         return account

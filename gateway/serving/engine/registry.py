@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import cast
 
 from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.pipeline import keeps_state
 from gateway.common.domain.routing import newest_version, version_order
 from gateway.serving.domain.ports import IndexEntry, VersionStatus
 from gateway.serving.domain.sharing import WHOLE, WeightedRoundRobin, percentages
+from gateway.serving.engine.response_cache import CachedTarget, ResponseCache
 from gateway.serving.engine.split import Split
 from gateway.serving.engine.target import ModelTarget, RequestTarget
 from gateway.serving.engine.versions import Attempt, LoadedVersion, VersionChange, VersionRecord, attempted, changed
@@ -42,13 +46,14 @@ class ModelEntry:
 
     `records`: the record of each version. `committed`: the version that the fleet committed ("": none). `routes`:
     servables by the version that a request names. The key "" is the route's choice, else the committed version, else
-    the newest.
+    the newest. `cache`: answers that are kept.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
     routes: dict[str, RequestTarget] = field(default_factory=dict)
     committed: str = ""
     route: Route | None = None
+    cache: ResponseCache | None = None
 
     @property
     def serving(self) -> dict[str, ModelTarget]:
@@ -134,6 +139,12 @@ class ModelEntry:
         """Record the stage of the newest release of a version, with the reason if it does not serve."""
         self.note(version, attempted(self.record(version), attempt, reason))
 
+    def count_hang(self, version: str) -> int:
+        """Count a run that did not end. Return how many there were since the last load by hand."""
+        record = self.record(version)
+        self.note(version, replace(record, hangs=record.hangs + 1))
+        return record.hangs + 1
+
     def _change(
         self, version: str, change: VersionChange, held: LoadedVersion[ModelTarget] | None = None
     ) -> ModelTarget | None:
@@ -151,6 +162,13 @@ class ModelEntry:
             servable.close_batches()
         self.route = _healed(self.route, loaded)
         serving = self.serving
+        if self.cache is not None:
+            self.cache.keep({target.contents for target in loaded.values()})
+            cached = {
+                version: each if keeps_state(each.manifest) else cast("ModelTarget", CachedTarget(each, self.cache))
+                for version, each in loaded.items()
+            }
+            loaded, serving = cached, {version: cached[version] for version in serving}
         routes: dict[str, RequestTarget] = dict(serving)
         if (default := self.default) is not None:
             routes[""] = serving[default]
@@ -166,15 +184,16 @@ class ModelEntry:
 class Registry:
     """Index of all models. Read once per request; changed by the repository and by the leases of its routes."""
 
-    def __init__(self, retry_after_s: float) -> None:
+    def __init__(self, retry_after_s: float, caches: Mapping[str, ResponseCache] = MappingProxyType({})) -> None:
         self._entries: dict[str, ModelEntry] = {}
+        self.caches = caches
         self._retry_after_s = retry_after_s
         self.is_read = True
         """Whether the models of this device are known: False until a daemon has read them for the first time."""
 
     def entry(self, model: str) -> ModelEntry:
         """Return the entry of `model`; create it if there is none."""
-        return self._entries.setdefault(model, ModelEntry())
+        return self._entries.setdefault(model, ModelEntry(cache=self.caches.get(model)))
 
     def known(self, model: str) -> ModelEntry:
         """Return the entry of `model`.
@@ -288,7 +307,11 @@ def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:
         )
         words = f"it is {kind} with the models that serve now" if is_same else f"a newer file is {kind}"
         state = "UNAVAILABLE" if held is not None and held.target.refusal else "READY"
-        return IndexEntry(name, version, state, record.reason and f"{words}: {record.reason}")
+        placed = held or record.staged
+        degraded = placed.target.placement.degraded if placed else ""
+        refusal = held.target.refusal if held is not None else ""
+        reasons = (f"{words}: {record.reason}" if record.reason else refusal, degraded and f"degraded: {degraded}")
+        return IndexEntry(name, version, state, "; ".join(filter(None, reasons)))
     return IndexEntry(name, version, "LOADING" if record.is_loading else "UNAVAILABLE", reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,29 +18,31 @@ from gateway.common.domain.routing import version_order
 from gateway.common.domain.selection import choose
 from gateway.common.timeouts import wait_for
 from gateway.serving.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
+from gateway.serving.engine.cold import ColdVersion
 from gateway.serving.engine.comparing import Comparing
 from gateway.serving.engine.context import EngineContext
 from gateway.serving.engine.engine import Engine
 from gateway.serving.engine.fitting import Fitting, worker_settings
 from gateway.serving.engine.leases import Leases
 from gateway.serving.engine.loader import Loader, Opened
+from gateway.serving.engine.loading import load_all, outer_first
+from gateway.serving.engine.openings import Openings
+from gateway.serving.engine.recovery import Recovery
 from gateway.serving.engine.registry import Registry
-from gateway.serving.engine.settings import EngineSettings, SelectionSettings
+from gateway.serving.engine.settings import EngineSettings, ResidencySettings, SelectionSettings
 from gateway.serving.engine.staging import Staging, chosen
+from gateway.serving.engine.stream_store import StreamStore
 from gateway.serving.engine.target import ModelTarget, RequestTarget
 from gateway.serving.engine.threads import Threads
 from gateway.serving.engine.trial_plan import PlannedTrial, TrialPlan
 from gateway.serving.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
+from gateway.serving.engine.waking import Residency
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 OpenPipeline = Callable[[Release, "Find", EngineContext, ModelTarget | None], Awaitable[ModelTarget]]
 """Function that opens a pipeline; the last argument is the version that it replaces. Raises VariantError."""
 Find = Callable[[str, str], RequestTarget]
 """Function that returns what answers to a model's name and version now. Raises RequestError."""
-LANE_S = 10.0
-"""Time after which a load leaves its lane; most trials take less, one that hangs takes `[trial] deadline_s`."""
-SLOW_LOADS = 4
-"""Most slow loads at once, each with a child process. Others then keep their lanes."""
 
 
 class ModelRepository:
@@ -60,9 +62,12 @@ class ModelRepository:
         *,
         settings: EngineSettings,
         selection: SelectionSettings,
+        residency: ResidencySettings | None = None,
         control: Callable[[], bool],
         publish: Publish,
         open_pipeline: OpenPipeline,
+        streams: StreamStore | None = None,
+        opening_wait_s: float | None = None,
     ) -> None:
         self._open_pipeline = open_pipeline
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
@@ -71,6 +76,7 @@ class ModelRepository:
         self._decoders = Threads(settings.image_threads, "decode")
         self._preparing = Threads(settings.image_threads, "prepare")
         self._comparing = Comparing(settings.comparisons)
+        self.recovery = Recovery(registry, settings, publish, swap=self._swap, reopen=self._replace_later)
         self._context = EngineContext(
             settings,
             engine.batch_pass,
@@ -78,12 +84,15 @@ class ModelRepository:
             self._decoders,
             self._comparing,
             publish,
-            replace=self._replace_later,
+            self.recovery,
             preparing=self._preparing,
+            streams=streams or StreamStore(),
         )
         self._replacing: set[asyncio.Task[None]] = set()
         self._misfits = dict[tuple[str, str], Release]()
         """Pipelines that were refused, by name and version. A change of their models may mend them."""
+        self._openings = Openings(self._opened_pipeline, opening_wait_s, self._try_at_once)
+        self._due = asyncio.Event()
         self._retrying: asyncio.Task[None] | None = None
         self.decided: Callable[[], None] = lambda: None
         """Callback after a later attempt of an undecided release served or refused it."""
@@ -91,8 +100,16 @@ class ModelRepository:
         """Callback after a change of what is served: `refine` may have something to try."""
         self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
+        self.residency = Residency(registry, self._fitting, self._context, residency or ResidencySettings())
+        self.recovery.begin(self._fitting, self.residency, lambda: self.changed())  # noqa: PLW0108  set later
         self._staging = Staging(
-            registry, self._fitting, self._leases, settings, publish, open_pipeline=self._opened_pipeline
+            registry,
+            self._fitting,
+            self._leases,
+            settings,
+            publish,
+            opening=self.residency.open,
+            open_pipeline=self._opened_pipeline,
         )
 
     def index(self) -> Sequence[IndexEntry]:
@@ -147,6 +164,7 @@ class ModelRepository:
             for version, record in list(entry.records.items()):
                 entry.note(version, replace(record, hangs=0))
                 self._misfits.pop((model, version), None)
+                self.recovery.loaded_by_hand(model, version)
             await self._follow(releases, only=model)
             obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
             if any(obstacles):
@@ -199,10 +217,12 @@ class ModelRepository:
 
     async def close(self) -> None:
         """Drain and free everything, in parallel."""
+        await self.recovery.close()
         async with self._change(last=True):
             self._staging.close()
             self._leases.close()
             self._comparing.close()
+            await self.residency.close()
             held = [each for one in self._registry.records() for each in (one.serving, one.staged) if each]
             for level in outer_first([each.release for each in held if each.release.pipeline]):
                 pipelines = [each.target for each in held if each.release in level]
@@ -224,26 +244,25 @@ class ModelRepository:
         if not self._control():
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
 
-    def _replace_later(self, servable: ModelTarget) -> None:
-        task = asyncio.get_running_loop().create_task(self._replace(servable))
+    def _replace_later(self, servable: ModelTarget, hangs: bool) -> None:
+        task = asyncio.get_running_loop().create_task(self._replace(servable, hangs))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _replace(self, hung: ModelTarget) -> None:
-        """Open a version again whose run does not end; after `max_hangs` such runs it stays out of service.
+    async def _replace(self, failed: ModelTarget, is_hung: bool) -> None:
+        """Open a version again that nothing else can serve; after `max_hangs` runs that hang it stays out of service.
 
-        The old session's memory and its thread are lost: nothing in this process can end them.
+        The memory of a session that hangs and its thread are lost: nothing in this process can end them.
         """
-        model, version = hung.manifest.name, hung.manifest.version
+        model, version = failed.manifest.name, failed.manifest.version
         async with self._change():
             record = self._registry.record(model, version)
-            if record.serving is None or record.serving.target is not hung:  # staged, or already replaced
-                await hung.close(0.0)
+            if record.serving is None or record.serving.target is not failed:  # staged, or already replaced
+                await failed.close(0.0)
                 return
-            hangs = record.hangs + 1
-            self._registry.entry(model).note(version, replace(record, hangs=hangs))
+            hangs = self._registry.entry(model).count_hang(version) if is_hung else record.hangs
             self._withdraw(model, version)
-            await hung.close(0.0)
+            await failed.close(0.0)
             if hangs <= self._settings.max_hangs:
                 await self._bring_up_all([record.serving.release])
                 return
@@ -263,6 +282,7 @@ class ModelRepository:
                 if self._retrying is not None:
                     self._retrying.cancel()
                 self._retrying = None
+                await self._openings.keep([] if last else [retry.release for retry in self._retries()])
                 if not last and any(self._retries()):
                     self._retrying = asyncio.create_task(self._try_again(), name="undecided")
                 if not last:
@@ -273,11 +293,26 @@ class ModelRepository:
             record.retry for record in self._registry.records() if record.attempt is Attempt.UNDECIDED and record.retry
         ]
 
+    def opens(self, release: Release) -> bool:
+        """Return True if the Python code of a release starts, so that it may serve soon."""
+        return self._openings.has(release)
+
+    def _try_at_once(self, release: Release) -> None:
+        """Make the next attempt of an undecided release due."""
+        entry, retry = self._registry.entry(release.name), self._registry.record(release.name, release.version).retry
+        if retry is not None and retry.release == release:
+            due = replace(retry, due_ns=time.monotonic_ns())
+            entry.note(release.version, replace(entry.record(release.version), retry=due))
+            self._due.set()
+
     async def _try_again(self) -> None:
         """Try undecided releases again, each when it is due, until all have decided."""
         while retries := self._retries():
             first_ns = min(retry.due_ns for retry in retries)
-            await asyncio.sleep(max(0, first_ns - time.monotonic_ns()) / SECOND_NS)
+            self._due.clear()
+            with suppress(TimeoutError):
+                await wait_for(self._due.wait(), max(0, first_ns - time.monotonic_ns()) / SECOND_NS)
+                continue  # one is due earlier
             async with self._changing:
                 now_ns = max(first_ns, time.monotonic_ns())
                 due = [retry.release for retry in retries if retry.due_ns <= now_ns]
@@ -310,7 +345,8 @@ class ModelRepository:
                 continue
             entry.note(release.version, replace(record, retry=None))
             waiting.append(release)
-        await self._bring_up_all(waiting)
+        with self.recovery.replaces(waiting):
+            await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
         gone = self._registry.listed() - wanted
@@ -469,9 +505,13 @@ class ModelRepository:
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
 
     async def _opened(self, release: Release) -> ModelTarget:
+        if release.name in self._registry.caches:
+            of = release.pipeline
+            if of.state if of else (await self._loader.manifest(release)).sequence:
+                raise VariantError("its answers depend on earlier requests; remove its [[residency.cache]] (EG-318)")
         if release.pipeline is not None:
-            return await self._opened_pipeline(release)
-        opened = await self._fitting.first(release, self._staging.staged)
+            return await (self._openings.opened if release.pipeline.python else self._opened_pipeline)(release)
+        opened = await self._fitting.first(release, self._staging.staged, self.residency.open_or_leave)
         return self._made(opened) if isinstance(opened, Opened) else opened
 
     async def _opened_pipeline(self, release: Release) -> ModelTarget:
@@ -519,59 +559,35 @@ class ModelRepository:
 
     async def _choose_again(self, held: LoadedVersion[ModelTarget], plan: TrialPlan) -> None:
         release, serving = held.release, held.target
+        if isinstance(serving, ColdVersion):  # it is chosen again when it is opened
+            return
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
         complete = plan.is_complete(release, manifest, candidates)
         if best is None or not complete or self._loader.obstacle(release, manifest, best):
             return
+        if self.recovery.leaves(serving):
+            return
         if serving.placement.place == best.place and self._fitting.refit(serving, release, best):
             return
         try:
-            servable = self._made(await self._loader.open(release, best, manifest))
+            servable = self._made(await self.residency.open(release, best, manifest, room_s=0.0))
         except VariantError as error:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
-            await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
+            await self._retire(serving if self._swap(serving, servable) else servable)
 
-
-def outer_first(pipelines: Sequence[Release]) -> list[list[Release]]:
-    """Return pipelines in levels: each level is run by those before it only. Those that run each other are the last."""
-    levels, left = list[list[Release]](), list(pipelines)
-    while left:
-        run = {model for one in left if one.pipeline for model, _ in one.pipeline.models}
-        levels.append([one for one in left if one.name not in run] or left)
-        left = [one for one in left if one not in levels[-1]]
-    return levels
-
-
-async def load_all(loads: Iterable[Callable[[], Coroutine[None, None, None]]], lanes: int) -> None:
-    """Run `loads` in order, `lanes` at a time, and up to SLOW_LOADS slow ones. Return when all have ended."""
-    lane, slow = asyncio.Semaphore(lanes), asyncio.Semaphore(SLOW_LOADS)
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        for load in loads:
-            await lane.acquire()
-            tasks.append(asyncio.create_task(load()))
-            tasks.append(asyncio.create_task(_hold(lane, slow, tasks[-1])))
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _hold(lane: asyncio.Semaphore, slow: asyncio.Semaphore, load: asyncio.Task[None]) -> None:
-    """Hold a lane until `load` ends, or takes longer than LANE_S and is admitted as a slow load."""
-    done, _ = await asyncio.wait({load}, timeout=LANE_S)
-    if done:
-        lane.release()
-        return
-    place = asyncio.ensure_future(slow.acquire())
-    try:
-        await asyncio.wait({load, place}, return_when=asyncio.FIRST_COMPLETED)
-        lane.release()
-        await asyncio.wait({load})
-    finally:
-        if not place.cancel():
-            slow.release()
+    def _swap(self, old: ModelTarget, new: ModelTarget) -> bool:
+        """Let `new` take the place of `old`. Return False if that is neither served nor staged any more."""
+        model, version = old.manifest.name, old.manifest.version
+        record = self._registry.record(model, version)
+        if record.serving is not None and record.serving.target is old:
+            self._serve(LoadedVersion(record.serving.release, new), committed=record.serving.release.signed)
+        elif record.staged is not None and record.staged.target is old:
+            self._registry.entry(model).stage(version, LoadedVersion(record.staged.release, new))
+            self._publish(chosen(new))
+        else:
+            return False
+        self.changed()
+        return True

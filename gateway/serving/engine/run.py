@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gateway.common.domain.errors import RequestError, VariantError
-from gateway.common.domain.manifest import ModelManifest
-from gateway.common.domain.tensor import Raw, Tensors
+from gateway.common.domain.errors import RequestError, VariantError, lacks_device
+from gateway.common.domain.manifest import ModelManifest, fits
+from gateway.common.domain.tensor import Array, Raw, Tensors
 from gateway.serving.domain.ports import RawSink, Session
 from gateway.serving.domain.postprocess import finish_outputs
 from gateway.serving.engine.queue import RunPlan
@@ -40,8 +40,10 @@ class Ran:
 
     `*_ns`: monotonic times of the stages. `cost_ns`: cost of the run. `lane`: the run happened on the event loop
     ("inline") or on the worker. `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the
-    run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests. `results`:
-    those of the model's task, by ticket; empty if none requests them.
+    run was cancelled. `away`: the session cannot run now, which says nothing about the request. `shown`: its caller has
+    a part of the answer. `parts`: runs in which a failed joined run was repeated; they hold all its requests.
+    `results`: those of the model's task, by ticket; empty if none requests them. `text_tokens`: what a language model
+    read and wrote.
     """
 
     plan: RunPlan
@@ -55,8 +57,11 @@ class Ran:
     lane: str = "inline"
     by_caller: bool = False
     overlong: bool = False
+    away: bool = False
+    shown: bool = False
     parts: list[Ran] = field(default_factory=list)
     results: Sequence[Results] = ()
+    text_tokens: int = 0
 
 
 Entry = tuple[RawSink, Any, Sequence[Raw], int]
@@ -71,7 +76,12 @@ class Runner:
     """A session with the steps before and after it.
 
     `witness` returns an input that the model answered in its trial. If it fails now as well, the model is at fault.
+    `checks`: whether outputs may be garbage, as an accelerator's are that forgot its model. The witness decides.
+    `in_parts`: see `PartsRunner`. `progressed_ns`: time of the last part (monotonic; 0: there are none).
     """
+
+    in_parts = False
+    progressed_ns = 0
 
     def __init__(
         self,
@@ -79,9 +89,11 @@ class Runner:
         manifest: ModelManifest,
         witness: Callable[[], Tensors | None] | None = None,
         interpreter: Interpreter | None = None,
+        *,
+        checks: bool = False,
     ) -> None:
         self._session, self._manifest, self._witness = session, manifest, witness
-        self._interpreter = interpreter
+        self._interpreter, self._checks = interpreter, checks
         self._names = [spec.name for spec in manifest.outputs]
         self._finishes = any(spec.postprocess for spec in manifest.outputs)
         self._lends = session.lends
@@ -100,17 +112,25 @@ class Runner:
                 ran.overlong = True
                 return ran
             ran = self._run(plan)  # the cancelled run had ended before the engine was asked
-        if ran.failure and self._works():
+        if ran.failure and not (ran.away or lacks_device(ran.failure)) and self._works():
             if len(plan.batch) > 1:
                 ran.parts = self._halves(plan.batch)
             else:
-                ran.by_caller = True
+                ran = self._run(plan) if self._checks else ran  # an accelerator may have failed for a moment
+                if ran.failure and self._cancelled is plan:
+                    self._cancelled, ran.overlong = None, True
+                else:
+                    ran.by_caller = bool(ran.failure) and not (ran.away or lacks_device(ran.failure))
         return ran
 
     def cancel(self, plan: RunPlan) -> bool:
         """Ask the run of `plan`, on another thread, to end. Return False if the engine cannot do that."""
         self._cancelled = plan
         return self._session.cancel()
+
+    def insist(self, plan: RunPlan) -> bool:
+        """Ask once more for the end of a run that was cancelled. Return False if there is no other way to ask."""
+        return False
 
     def _run(self, plan: RunPlan) -> Ran:
         clock = time.monotonic_ns
@@ -126,7 +146,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
             now_ns = clock()
             words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
-            return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
+            away = isinstance(error, VariantError) and error.transient
+            return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words, away=away)
         return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns, results=results)
 
     @staticmethod
@@ -149,6 +170,10 @@ class Runner:
         """
         raw = self._session.run(inputs)
         ran_ns = time.monotonic_ns()
+        if self._checks and (garbage := _garbage(self._manifest, raw)):
+            raw = {name: array.copy() for name, array in raw.items()} if self._lends else raw  # the witness runs, too
+            if not self._works():
+                raise VariantError(garbage)
         outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
         if self._lends:  # the callers may keep them: copied once per batch
             named = ((name, outputs[name]) for name in self._names)
@@ -168,7 +193,7 @@ class Runner:
             if ran.failure and len(half) > 1:
                 parts += self._halves(half)
             else:
-                ran.by_caller = bool(ran.failure)
+                ran.by_caller = bool(ran.failure) and not ran.away
                 parts.append(ran)
         return parts
 
@@ -182,7 +207,9 @@ class Runner:
             return True
         began_ns = time.monotonic_ns()
         try:
-            self._session.run(witness)
+            outputs = self._session.run(witness)
+            if self._checks and _garbage(self._manifest, outputs):
+                return False
         except Exception:  # noqa: BLE001  as in `_run`: any error is the fault of the model
             return False
         ended_ns = time.monotonic_ns()
@@ -201,6 +228,25 @@ def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: s
         return refused
     except Exception as error:  # noqa: BLE001  the outputs are there: this must not count as a run that failed
         return VariantError(f"task: {type(error).__name__}: {error}")
+
+
+def _garbage(manifest: ModelManifest, outputs: Tensors) -> str:
+    """Return what is wrong with outputs that an accelerator has spoiled: a shape that is not the manifest's, or NaN."""
+    for spec in manifest.outputs:
+        array = outputs[spec.name]
+        if not fits(array.shape, spec.shape):
+            return f"output '{spec.name}' has the shape {list(array.shape)}, expected {list(spec.shape)}"
+        if array.dtype.kind == "f" and array.size and holds_nan(array):
+            return f"output '{spec.name}' holds NaN"
+    return ""
+
+
+def holds_nan(array: Array) -> bool:
+    """Return True if an array of floating-point numbers, which is not empty, holds NaN."""
+    if array.dtype != np.float16:
+        return bool(np.isnan(array.min()))
+    # numpy compares halves one by one, 25 times slower than their bits: a NaN is above infinity, with either sign
+    return bool(array.view(np.int16).max() > 0x7C00 or array.view(np.uint16).max() > 0xFC00)
 
 
 def gather(batch: Sequence[Ticket]) -> Tensors:

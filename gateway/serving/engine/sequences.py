@@ -18,7 +18,7 @@ import numpy as np
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import CONTROLS, CORRID, ROWS, ModelManifest, SequenceBatching, TensorSpec, fits
 from gateway.common.domain.statistics import ServableStatistics
-from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.domain.tensor import Array, Datatype, Tensor
 from gateway.common.timeouts import wait_for
 from gateway.serving.domain.infer import END, OPENS, START, InferRequest, InferResponse, RequestedOutput, SequenceState
 from gateway.serving.domain.ports import Sink
@@ -29,7 +29,7 @@ from gateway.serving.engine.cost import Cost
 from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.run import Ran
 from gateway.serving.engine.servable import Servable, ServableParts
-from gateway.serving.engine.streams import STATE_LIMIT_BYTES, RequestRoom, Streams, StreamState
+from gateway.serving.engine.streams import STATE_LIMIT_BYTES, RequestRoom, StreamState
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.tasks.frame import Frame
 
@@ -52,8 +52,7 @@ class SequenceServable(Servable):
         self._seen = Admission(self.manifest, Cost(), max_batch_rows=rows, forms=settings.forms)
         self.check = self._seen.check
         limits = self.tensors.sequence.limits
-        self.streams = context.sequences.setdefault(self.tensors.owner, Streams(limits))
-        self.streams.limits = limits
+        self.streams = context.streams.of(self.tensors.owner, limits)
         queue = settings.queue_of(self.manifest.name)
         self.under_way = RequestRoom[SequenceRequest](f"model '{self.manifest.name}'", queue, settings)
 
@@ -97,7 +96,7 @@ class SequenceServable(Servable):
                 self.statistics.drop("expired")
                 raise self._answers.expired()
             if self._closed:
-                raise self._answers.unloaded()
+                self._check_held()
             self.under_way.make_room(request, self.streams, self.statistics, self._displace_request)
         except RequestError:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
@@ -178,7 +177,10 @@ class SequenceTensors:
     def inputs(self, request: InferRequest, state: SequenceState) -> dict[str, Tensor]:
         """Return the states and controls of a request. A state of another owner is none."""
         begins = state.owner != self.owner or bool(request.place & START)
-        found = dict(self._first if begins else state.tensors)
+        if begins:
+            found = dict(self._first)
+        else:
+            found = {each.input: Tensor(spec.datatype, state.tensors[each.input]) for each, spec in self._states}
         facts = dict(zip(CONTROLS, (begins, bool(request.place & END), True), strict=False))  # each row is ready
         for control, spec in self._controls:
             if control.kind == CORRID:
@@ -191,7 +193,7 @@ class SequenceTensors:
 
     def next(self, response: InferResponse) -> SequenceState:
         """Take the state out of an answer. Raises RequestError if the model cannot go on with it."""
-        found, size = dict[str, Tensor](), 0
+        found, size = dict[str, Array](), 0
         for state, spec in self._states:
             array = response.outputs.pop(state.output).array
             if not fits(array.shape, (1, *spec.shape[1:]) if self._batched else spec.shape):
@@ -202,7 +204,7 @@ class SequenceTensors:
                 words = f"its state has {size} bytes with '{state.output}', at most {ONE_STATE_BYTES} are kept"
                 raise RequestError(Fault.TOO_LARGE, f"model '{self._name}': {words}; end the sequence earlier")
             # A row of a run for many would keep the whole run in memory.
-            found[state.input] = Tensor(spec.datatype, array if array.base is None else array.copy())
+            found[state.input] = array if array.base is None else array.copy()
         return SequenceState(self.owner, found)
 
     def _number(self, stream: str, spec: TensorSpec) -> int:
@@ -277,6 +279,9 @@ class SequenceRequest:
         if self.ticket.timer is not None:  # its run has one
             self.ticket.timer.cancel()
         self.waits, self._pending = False, self._home.run(self, state or SequenceState())
+
+    def part(self, _token: Any, response: InferResponse) -> None:
+        """Implement `Sink.part`: models with sequences give none."""
 
     def answer(self, _token: Any, response: InferResponse) -> None:
         """Implement `Sink.answer`."""

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.events import ImagesDecoded, PriorityRefused, RunHung, RunOverlong, ServableChanged
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.inventory import CPU
+from gateway.common.domain.manifest import LEVELS, ModelManifest
 from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.common.domain.tensor import Tensor, Tensors
 from gateway.serving.domain.infer import InferRequest
@@ -28,6 +30,7 @@ from gateway.serving.engine.cost import Cost
 from gateway.serving.engine.cost_in_use import CostInUse
 from gateway.serving.engine.decoding import Decoded, ImageDecoding
 from gateway.serving.engine.limiter import Share
+from gateway.serving.engine.parts import PartsRunner
 from gateway.serving.engine.queue import Queue, RunPlan
 from gateway.serving.engine.quotas import QuotaUse
 from gateway.serving.engine.raw_batches import OpenRawBatch, RawBatches
@@ -70,6 +73,8 @@ class Servable:
         self, parts: ServableParts, context: EngineContext, statistics: ServableStatistics | None = None
     ) -> None:
         manifest, cost, settings, publish = parts.manifest, parts.cost, context.settings, context.publish
+        if parts.session.in_parts:  # steps of a run: the event loop must not wait for them, nor join them
+            cost = cost.off_loop().apart()
         name, version, variant = manifest.name, manifest.version, parts.placement.variant
         self.manifest, self.declared, self.parallel = manifest, parts.declared, (parts.threads, parts.runs)
         self.contents = parts.contents
@@ -85,7 +90,10 @@ class Servable:
         self._answers = AnswerDelivery(manifest, variant, self.statistics, publish, settings.retry_after_s)
         runs = manifest if parts.interpreter is None else parts.interpreter.manifest
         sessions = [parts.session, *(parts.session.peers if parts.runs > 1 else ())]
-        runners = [Runner(session, runs, parts.witness, parts.interpreter) for session in sessions]
+        checks = parts.placement.level == LEVELS[-1] and parts.placement.accelerator not in {"", CPU}
+        in_parts = parts.session.in_parts
+        made = partial(PartsRunner, deliver=self._answers.part) if in_parts else Runner
+        runners = [made(session, runs, parts.witness, parts.interpreter, checks=checks) for session in sessions]
         self._runner = runners[0]
         self._queue = Queue(waits)
         self._raw = RawBatches(
@@ -104,7 +112,7 @@ class Servable:
                 lambda reason: publish(PriorityRefused(name, version, reason)),
             ),
             worker_settings=context.worker_settings,
-            share=Share(parts.threads),
+            share=Share(0 if in_parts else parts.threads),  # for minutes, other models would have none
             delay_us=waits.delay_us,
         )
         self._watch = RunWatch(
@@ -126,6 +134,10 @@ class Servable:
         """Return the variant, the accelerator and the reason for them."""
         return self._usage.placement
 
+    def degrade(self, reason: str) -> None:
+        """Show why a better variant or accelerator does not serve now ("": none is out)."""
+        self._usage.degrade(reason)
+
     def rows_together(self, row_bytes: int) -> int:
         """Implement `RequestTarget.rows_together`: all of a cheap model, else as many as its worker would join."""
         cost = self._usage.cost
@@ -142,6 +154,12 @@ class Servable:
     def pending(self) -> int:
         """Return the number of requests that are admitted and not yet in a run."""
         return self._queue.length + self._queue.reserved + sum([len(batch.entries) for batch in self._raw.waiting])
+
+    @property
+    def answered(self) -> int:
+        """Return the number of requests that its version has answered."""
+        self._answers.count_raw()
+        return self.statistics.success.count
 
     @property
     def busy(self) -> bool:
@@ -191,7 +209,7 @@ class Servable:
                 self.statistics.drop("expired")
                 raise self._answers.expired()
             if self._closed:
-                raise self._answers.unloaded()
+                self._check_held()
             ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account, frames)
             if form.encoded:
                 self._decode(ticket)
@@ -284,8 +302,16 @@ class Servable:
         limit_s = self._usage.run_limit_ns(plan.rows) / 1e9
         name, version = self.manifest.name, self.manifest.version
         self._context.publish(RunOverlong(name, version, self.placement.variant, plan.rows, limit_s))
-        if not thread.runner.cancel(plan):
+        ends = thread.runner.cancel(plan)
+        if not ends or thread.runner.in_parts:  # which may take no further step
             self._answers.refuse(plan.batch, self._answers.overlong())
+        if not self._context.failures.gives_up(self):
+            return
+        if ends:
+            self._context.failures.hung(self, f"a run took longer than {limit_s:g} s", ends=True)
+        else:
+            thread.hung = True
+            self._run_hung(thread, plan)
 
     def _run_hung(self, thread: RunThread, plan: RunPlan) -> None:
         self.statistics.hung_runs += 1
@@ -293,11 +319,11 @@ class Servable:
         self._context.publish(RunHung(name, version, self.placement.variant, plan.rows))
         self._answers.refuse(plan.batch, self._answers.overlong())
         self._worker.abandon_run(thread)
-        self._context.replace(self)
+        self._context.failures.hung(self, f"a run of {plan.rows} rows did not end")
 
     def remeasured(self, cost: Cost, placement: Placement) -> None:
         """Use another measurement of the same variant with the same threads from now on."""
-        self._usage.measured(cost, placement)
+        self._usage.measured(cost.off_loop().apart() if self._runner.in_parts else cost, placement)
         self._reprice()
 
     def _reprice(self) -> None:
@@ -310,12 +336,48 @@ class Servable:
         self.statistics.abandoned(time.monotonic_ns() - ticket.queued_ns)
         self._forget(ticket)
 
+    def suspend(self) -> list[Ticket]:
+        """Begin no more runs, because they fail. Return the tickets that wait; `FailureHandler` holds later ones."""
+        self._closed = True
+        self._raw.give_back()
+        waiting = self._worker.abandon()
+        self._arm(waiting)
+        return waiting
+
+    def resume(self) -> None:
+        """Begin runs again: nothing else can serve."""
+        self._closed = False
+
+    def refuse(self, tickets: Iterable[Ticket], error: RequestError) -> None:
+        """Refuse tickets that waited for another servable of this version."""
+        self._answers.refuse(tickets, error)
+
+    def adopt(self, tickets: Iterable[Ticket]) -> None:
+        """Queue tickets of another servable of this version."""
+        for ticket in tickets:
+            if ticket.done:
+                continue
+            if ticket.timer is not None:
+                ticket.timer.cancel()
+            ticket.home, ticket.timer = self, None
+            try:
+                ticket.form = self._admission.form(replace(ticket.request, inputs=dict(ticket.inputs)))
+                self._wait(ticket)
+            except RequestError as error:
+                self._answers.refuse((ticket,), error)
+
+    def _check_held(self) -> None:
+        if not self._context.failures.waits(self):
+            raise self._answers.unloaded()
+
     async def close(self, drain_s: float) -> None:
         """Finish the queue (longer than `drain_s`, or without a thread: refuse the rest), then free the session.
 
         A run that lasts longer is cancelled. A run that hangs for another `drain_s` is abandoned with its thread:
-        nothing in Python can end it.
+        nothing in Python can end it. A second call does nothing.
         """
+        if self.state is not ServableState.AVAILABLE:
+            return
         self.move(ServableState.UNLOADING)
         self._raw.close()
         self._answers.count_raw()
@@ -325,6 +387,8 @@ class Servable:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._answers.unloaded())
             self._answers.refuse(self._worker.begin_closing(), self._answers.unloaded())
+            if self._runner.in_parts:  # they take minutes, and none of them took too long
+                self._answers.refuse(self._worker.under_way(), self._answers.unloaded())
             self._worker.cancel_runs()
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
@@ -347,6 +411,12 @@ class Servable:
 
     def _wait(self, ticket: Ticket) -> None:
         """Enqueue a ticket with the queue's owner. Raises RequestError OVERLOADED if the queue is full."""
+        if self._closed:
+            self._check_held()
+            if not self._context.failures.hold(self, ticket):
+                raise self._answers.full(self._context.settings.queue_of(self.manifest.name).requests)
+            self._arm((ticket,))
+            return
         if self._worker.owns:
             displaced = self._worker.offer(ticket)
             self._watch.arm()
@@ -396,9 +466,9 @@ class Servable:
             self._answers.report_failure(f"decode: {type(error).__name__}: {error}")
             self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
-    def _forget(self, ticket: Ticket) -> None:
-        if not self._decoding.forget(ticket):
-            (self._worker if self._worker.owns else self._queue).remove(ticket)
+    def _forget(self, ticket: Ticket) -> bool:
+        """Free the place of a ticket; return False if its run has begun."""
+        return self._decoding.forget(ticket) or (self._worker if self._worker.owns else self._queue).remove(ticket)
 
     def _arm(self, tickets: Iterable[Ticket]) -> None:
         """Set timers for tickets that wait for a worker: they expire at their deadline, not when their turn comes."""
@@ -408,8 +478,8 @@ class Servable:
                 ticket.timer = asyncio.get_running_loop().call_at(deadline_ns / 1e9, self._expire, ticket)
 
     def _expire(self, ticket: Ticket) -> None:
-        self._forget(ticket)
-        self._answers.refuse((ticket,), self._answers.expired(), "expired")
+        waited = self._forget(ticket)
+        self._answers.refuse((ticket,), self._answers.expired(begun=not waited), "expired" if waited else "")
 
     def _queue_returned(self) -> None:
         if self._queue.length and not self._worker.owns:
@@ -424,6 +494,10 @@ class Servable:
     def _ran(self, ran: Ran) -> None:
         """Answer a run and learn its cost, unless it failed: bad data may end it early."""
         batch, usage = ran.plan.batch, self._usage
+        if ran.text_tokens and batch and (account := batch[0].account) is not None:
+            account.text_tokens -= ran.text_tokens
+        if ran.failure and not (ran.by_caller or ran.overlong or ran.parts) and self._taken(ran):
+            ran.plan.batch = []
         if batch and usage.cost.limit_ns and not ran.failure:
             self._learn(batch[0].form, ran.cost_ns)
         self._answers.deliver(ran)
@@ -433,6 +507,20 @@ class Servable:
         self.used_ns = now_ns = time.monotonic_ns()
         if now_ns >= usage.retry_ns:
             self._retry(now_ns)
+
+    def _taken(self, ran: Ran) -> bool:
+        """Return True if the requests of a run that failed run again. Those of a sequence, and in parts, do not."""
+        if ran.shown and ran.away:  # one process served several: its end is one failure, of the run that caused it
+            return False
+        once = self.declared.sequence is not None or ran.shown
+        batch = [] if once else ran.plan.batch
+        if not self._context.failures.take(self, ran.failure, batch) or once:
+            return False
+        if self._context.failures.waits(self):
+            self._arm(batch)
+        self.statistics.failed_runs += 1
+        self._answers.report_failure(ran.failure)
+        return True
 
     def _retry(self, now_ns: int) -> None:
         """Try again what was left after faults. The end of a run leads here: no timer is needed."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gateway.common.domain.errors import ConfigurationError
+from gateway.common.domain.inventory import ACCELERATOR_KINDS, CPU
 from gateway.common.domain.manifest import LEVELS
 from gateway.common.domain.selection import OBJECTIVES
 from gateway.serving.domain.lifecycle import READY
@@ -21,6 +23,9 @@ EVERY_CALLER = "*"
 """Name that stands for each caller without a quota of its own."""
 DELAY_LIMIT_US = 1_000_000
 """Longest delay for joining requests: a second; more is an error."""
+MIB = 1024 * 1024
+WARM_AT = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+"""Time of a day, as in `warm_at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,15 @@ class QuotaSettings:
     requests_per_s: float = 0.0  # requests a second, on average; 0: not bounded
     burst: int = 0  # requests at once after a pause; 0: as many as requests_per_s, at least 1
     in_flight: int = 0  # requests under way at a time; 0: not bounded
+    tokens_per_minute: float = 0.0  # tokens of prompts and texts of language models, on average; 0: not bounded
 
     def __post_init__(self) -> None:
         """Refuse a quota without a limit. Raises ConfigurationError (table limits.quota)."""
         if not self.caller:
             raise ConfigurationError('must name a caller, or "*"', table="limits.quota", key="caller")
-        if not (self.requests_per_s or self.in_flight):
-            raise ConfigurationError(
-                "bounds nothing; set requests_per_s or in_flight", table="limits.quota", key="caller"
-            )
+        if not (self.requests_per_s or self.in_flight or self.tokens_per_minute):
+            problem = "bounds nothing; set requests_per_s, in_flight or tokens_per_minute"
+            raise ConfigurationError(problem, table="limits.quota", key="caller")
         if self.burst and not self.requests_per_s:
             raise ConfigurationError("needs requests_per_s as well", table="limits.quota", key="burst")
 
@@ -125,14 +130,30 @@ class EngineSettings:
 
     def queue_of(self, model: str) -> QueueSettings:
         """Return the queue settings of `model`, with `requests` set."""
-        own = next((queue for queue in self.queue if queue.model == model), QueueSettings(model))
+        whole = QueueSettings(model, requests=self.queue_requests)
+        own = next((queue for queue in self.queue if queue.model == model), whole)
         return own if own.requests else replace(own, requests=self.queue_requests)
 
 
-def _refuse_twice(key: str, names: Sequence[str]) -> None:
+def _refuse_twice(key: str, names: Sequence[str], table: str = "limits") -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigurationError(f"names {twice!r:.100} twice; write one entry", table="limits", key=key)
+        raise ConfigurationError(f"names {twice!r:.100} twice; write one entry", table=table, key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverSettings:
+    """When another variant or accelerator takes over from one that fails: `[failover]`."""
+
+    failures: int = 3  # failed runs within window_s after which the next serves; a hang, or a device that is gone: 1
+    window_s: float = 60.0  # time within which failed runs add up
+    retry_s: float = 30.0  # wait before a trial of the one that failed; doubled after each failed trial, up to an hour
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning. Raises ConfigurationError (table failover)."""
+        for key in ("failures", "window_s", "retry_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigurationError("must be above 0", table="failover", key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +182,95 @@ class SelectionSettings:
             raise ConfigurationError(
                 f"must be one of {known}, not {self.objective!r:.40}", table="selection", key="objective"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSettings:
+    """`[[residency.model]]`: when the versions of one model are open."""
+
+    model: str  # the model that this is about
+    pin: bool = False  # opened at the start and never closed to make room
+    priority: int = 1  # versions with a larger number are closed first
+    idle_s: float = 0.0  # closed after this time without a request; 0: stays open
+    warm_at: tuple[str, ...] = ()  # local times, "HH:MM", at which it is opened if it is closed
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values. Raises ConfigurationError (table residency.model)."""
+        if not self.model:
+            raise ConfigurationError("must name a model", table="residency.model", key="model")
+        if self.priority < 1:
+            raise ConfigurationError("must be at least 1", table="residency.model", key="priority")
+        if self.pin and self.idle_s:
+            raise ConfigurationError("contradicts pin; take one of them out", table="residency.model", key="idle_s")
+        for time in self.warm_at:
+            if not WARM_AT.fullmatch(time):
+                problem = f'must be local times such as "07:30", not {time!r:.40}'
+                raise ConfigurationError(problem, table="residency.model", key="warm_at")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorMemorySettings:
+    """`[[residency.accelerator]]`: budget of an accelerator that has memory of its own."""
+
+    kind: str  # the accelerator, as `edge-gateway probe` names it
+    memory_mib: int  # MiB that open versions may take of it
+
+    def __post_init__(self) -> None:
+        """Refuse a budget of nothing, or of the device's memory. Raises ConfigurationError (residency.accelerator)."""
+        if self.kind not in ACCELERATOR_KINDS:
+            problem = f"must be one of {', '.join(ACCELERATOR_KINDS)}, not {self.kind!r:.40}"
+            raise ConfigurationError(problem, table="residency.accelerator", key="kind")
+        if self.memory_mib < 1:
+            raise ConfigurationError("must be at least 1", table="residency.accelerator", key="memory_mib")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """`[[residency.cache]]`: answers of one model that are kept, and given to requests of the same content."""
+
+    model: str  # the model whose answers are kept
+    mib: int = 16  # MiB of answers, at most; the least recently used go first
+    age_s: float = 60.0  # an older answer is not given
+
+    def __post_init__(self) -> None:
+        """Refuse a cache that holds nothing. Raises ConfigurationError (table residency.cache)."""
+        if not self.model:
+            raise ConfigurationError("must name a model", table="residency.cache", key="model")
+        for key in ("mib", "age_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigurationError("must be more than 0", table="residency.cache", key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencySettings:
+    """`[residency]`: which model versions are open, and answers that are kept."""
+
+    memory_mib: int = 0  # MiB that open model versions may take here; 0: as the profile says, else all stay open
+    accelerator: tuple[AcceleratorMemorySettings, ...] = ()  # budgets of accelerators with memory of their own
+    model: tuple[ResidentSettings, ...] = ()  # models that are treated in a way of their own
+    cache: tuple[CacheSettings, ...] = ()  # models whose answers are kept
+    room_s: ClassVar[float] = 30.0  # longest time that a closed version waits for room; its requests are then refused
+    failover_room_s: ClassVar[float] = 2.0  # ... that the next variant of one that failed does; its requests are held
+    room_poll_s: ClassVar[float] = 0.02  # pause before looking again whether a version is idle: no event tells of it
+    wake_s: ClassVar[float] = 90.0  # longest time that a request waits for a closed version, with or without deadline
+    retry_s: ClassVar[float] = 1.0  # pause after a version could not be opened; it doubles
+    retry_limit_s: ClassVar[float] = 60.0  # ... up to this one
+    tick_s: ClassVar[float] = 1.0  # period of the search for idle versions and of the clock of warm_at
+
+    def __post_init__(self) -> None:
+        """Refuse what is named twice. Raises ConfigurationError (table residency)."""
+        _refuse_twice("accelerator", [each.kind for each in self.accelerator], "residency")
+        _refuse_twice("model", [each.model for each in self.model], "residency")
+        _refuse_twice("cache", [each.model for each in self.cache], "residency")
+
+    @property
+    def budgets(self) -> Mapping[str, int]:
+        """Return the budgets in bytes, by accelerator; that of the process is CPU's."""
+        own = {CPU: self.memory_mib} if self.memory_mib else {}
+        return {
+            kind: mib * MIB for kind, mib in (own | {each.kind: each.memory_mib for each in self.accelerator}).items()
+        }
+
+    def of(self, model: str) -> ResidentSettings:
+        """Return the settings of a model."""
+        return next((each for each in self.model if each.model == model), ResidentSettings(model))

@@ -18,7 +18,7 @@ from typing import Any
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import keeps_state
-from gateway.common.domain.tensor import Array, Tensors
+from gateway.common.domain.tensor import Array, Tensor, Tensors
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Pending, Sink
 from gateway.serving.domain.sharing import Comparison, WeightedRoundRobin, main_version
@@ -105,7 +105,7 @@ class Split:
         """
         version = self._turns.of(f"{request.caller}/{request.stream}") if self._by_stream else self._turns.next()
         servable, shadow = self._servables.get(version, self._main), self._shadow
-        if shadow is None or shadow.servable is servable:
+        if shadow is None or shadow.servable is servable or request.in_parts:  # whose answer is not whole
             return servable.submit(request, sink, token, account, frames)
         return shadow.submit(servable, request, sink, token, account=account, frames=frames)
 
@@ -199,6 +199,10 @@ class _Tap:
     def __hash__(self) -> int:
         return hash(self._sink)
 
+    def part(self, token: Any, response: InferResponse) -> None:
+        """Implement `Sink.part`."""
+        self._sink.part(token, response)
+
     def answer(self, token: Any, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         self._sink.answer(token, response)
@@ -223,9 +227,14 @@ def _unfit(ticket: Ticket, *, alike: bool) -> str:
         return "classification"
     if ticket.inputs is not ticket.request.inputs:
         return "" if alike else "encoded"
-    owners = (_owner(tensor.array) for tensor in ticket.inputs.values())
-    # What is in its caller's memory may change after the answer.
-    return "shared_memory" if any(isinstance(owner, mmap.mmap) for owner in owners) else ""
+    if ticket.form.encoded:  # it waited until its version was open, whose own ticket has the decoded images
+        return "encoded"
+    return "shared_memory" if is_shared(ticket.inputs) else ""
+
+
+def is_shared(inputs: Mapping[str, Tensor]) -> bool:
+    """Return True if an input is in its caller's memory, whose contents may change."""
+    return any(isinstance(_owner(tensor.array), mmap.mmap) for tensor in inputs.values())
 
 
 def _owner(array: Array) -> object:

@@ -13,7 +13,7 @@ from gateway.common.domain.selection import Candidate
 from gateway.serving.domain.ports import Loaded, Replayed
 from gateway.serving.engine.fitting import Fitting
 from gateway.serving.engine.leases import Leases
-from gateway.serving.engine.loader import Opened
+from gateway.serving.engine.loader import Opened, Opening
 from gateway.serving.engine.registry import Registry
 from gateway.serving.engine.replay import read_rows, replay
 from gateway.serving.engine.settings import EngineSettings
@@ -35,10 +35,11 @@ class Staging:
         settings: EngineSettings,
         publish: Publish,
         *,
+        opening: Opening[Opened | ModelTarget],
         open_pipeline: Callable[[Release], Awaitable[ModelTarget]],
     ) -> None:
         self._registry, self._fitting, self._leases = registry, fitting, leases
-        self._open_pipeline = open_pipeline
+        self._opening, self._open_pipeline = opening, open_pipeline
         self._settings, self._publish = settings, publish
         self._loads: dict[Key, object] = {}
         """Last load under way of each version: results of an earlier load or of an unloaded version are discarded."""
@@ -134,7 +135,7 @@ class Staging:
         try:
             if release.pipeline:
                 return await self._open_pipeline(release)
-            return await self._fitting.first(release, self._served)
+            return await self._fitting.first(release, self._served, self._opening)
         except (VariantError, ConfigurationError) as error:
             self._publish(ModelRefused(release.name, release.version, str(error)))
             raise

@@ -10,7 +10,7 @@ import asyncio
 import time
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +27,11 @@ STATE_LIMIT_BYTES = 2**28
 STREAM_BYTES, STEP_BYTES = 1_500, 600
 """Bytes of a stream, and of the state of each of its steps, besides arrays."""
 Key = tuple[str, str]
+
+
+def state_bytes(states: Mapping[str, Any]) -> int:
+    """Return the bytes that a stream with these states takes."""
+    return STREAM_BYTES + sum(STEP_BYTES + int(state.nbytes) for state in states.values())
 
 
 class InLine(Protocol):
@@ -58,13 +63,20 @@ class StreamState:
 class Streams:
     """Streams by caller and name, within limits.
 
-    Beyond them the one that is idle longest is forgotten: of the caller that takes the room, else of all.
+    Beyond them the one that is idle longest is forgotten: of the caller that takes the room, else of all. `idle`: those
+    to begin with, the one that is idle longest first.
     """
 
-    def __init__(self, limits: StreamLimits) -> None:
+    def __init__(self, limits: StreamLimits, idle: Iterable[StreamState] = ()) -> None:
         self.limits, self._size, self._timed = limits, 0, False
         self._busy, self._idle = dict[Key, StreamState](), OrderedDict[Key, StreamState]()
         self._idle_of = dict[str, OrderedDict[Key, None]]()
+        self.changed: Callable[[], None] | None = None
+        """Callback for the first change of a state after `newest`."""
+        self.is_changed = False
+        for stream in idle:
+            self._size += stream.size
+            self._rest(stream)
 
     def __len__(self) -> int:
         return len(self._busy) + len(self._idle)
@@ -85,7 +97,7 @@ class Streams:
 
     def keep(self, stream: StreamState, states: dict[str, Any]) -> None:
         """Keep what the steps of a request made of the states. Raises RequestError if there is no room for it."""
-        size = STREAM_BYTES + sum(STEP_BYTES + state.nbytes for state in states.values())
+        size = state_bytes(states)
         grown = size - stream.size
         self._size += grown
         if states:
@@ -96,6 +108,14 @@ class Streams:
             words = f"its state of {size} bytes does not fit into the {STATE_LIMIT_BYTES} that all streams have"
             raise RequestError(fault, words)
         stream.states, stream.size = states, size
+        if self.changed is not None and not self.is_changed:
+            self.is_changed = True
+            self.changed()
+
+    def newest(self) -> list[StreamState]:
+        """Return all streams with states, the one that was used last first."""
+        self.is_changed = False
+        return [*(each for each in self._busy.values() if each.states), *reversed(self._idle.values())]
 
     def leave(self, stream: StreamState, passage: InLine) -> None:
         """Take a request out of the line. If it had its turn, the next one has it."""
@@ -107,13 +127,16 @@ class Streams:
             if not stream.states:  # none began, or it ended
                 self._size -= stream.size
                 return
-            self._idle[key] = stream
-            self._idle_of.setdefault(key[0], OrderedDict())[key] = None
+            self._rest(stream)
             self._make_room(stream)
             self._forget_idle()
         elif had_turn:
             stream.line[0].grant(stream)
             asyncio.get_running_loop().call_soon(stream.line[0].advance)
+
+    def _rest(self, stream: StreamState) -> None:
+        self._idle[stream.key] = stream
+        self._idle_of.setdefault(stream.key[0], OrderedDict())[stream.key] = None
 
     def _take(self, key: Key) -> StreamState | None:
         """Take an idle stream out; None if there is none of that key."""

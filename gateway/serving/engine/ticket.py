@@ -26,6 +26,9 @@ class TicketOwner(Protocol):
 class NoCaller:
     """Sink of runs without a caller, which discards the results."""
 
+    def part(self, token: Any, response: InferResponse) -> None:
+        """Implement `Sink.part`."""
+
     def answer(self, token: Any, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
 
@@ -43,7 +46,8 @@ NO_CALLER = NoCaller()
 class Ticket:
     """Implementation of Pending. Used on the event loop, which alone sets `done`: answered, refused or cancelled.
 
-    `frames` are the places of its images in the model's input, one for each row, or none.
+    `frames` are the places of its images in the model's input, one for each row, or none. `repeats`: times that it ran
+    again where a run of it had failed.
     """
 
     request: InferRequest
@@ -57,6 +61,7 @@ class Ticket:
     frames: Sequence[Frame] = ()
     done: bool = False
     timer: asyncio.TimerHandle | None = None
+    repeats: int = 0
 
     def cancel(self) -> None:
         """Implement `Pending.cancel`."""

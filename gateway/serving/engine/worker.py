@@ -78,7 +78,8 @@ class SessionWorker:
     """Threads of one session: one for each `runner`, so that as many runs take place at a time.
 
     All share the queue. A thread starts when requests wait that no other thread is free for, the first one at the first
-    `take_over`. The answers to one caller come in the order in which its runs began, as with one thread.
+    `take_over`. The answers to one caller come in the order in which its runs began, as with one thread,
+    but for answers in parts: these do not wait for each other.
     """
 
     def __init__(
@@ -185,12 +186,18 @@ class SessionWorker:
             if (running := thread.running) is not None:
                 thread.runner.cancel(running[0])
 
+    def under_way(self) -> list[Ticket]:
+        """Return the tickets of the runs in progress."""
+        found = [thread.running for thread in self.threads]
+        return [ticket for running in found if running is not None for ticket in running[0].batch]
+
     def abandon_runs(self) -> list[Ticket]:
         """Abandon the runs in progress, none of which ends. Return their tickets."""
         left: list[Ticket] = []
         for thread in self.threads:
             if (running := thread.running) is not None:
                 left += running[0].batch
+                thread.runner.insist(running[0])
                 self.abandon_run(thread)
         return left
 
@@ -374,7 +381,7 @@ class SessionWorker:
             if not (plan.batch or plan.expired):
                 return self._goes_on()
             self._begun += 1
-            if len(self.threads) > 1:
+            if len(self.threads) > 1 and not thread.runner.in_parts:
                 thread.ordered = OrderedRun(frozenset(ticket.request.caller for ticket in plan.batch))
                 self._ordered.append(thread.ordered)
         ran = self._run_due(thread, plan)
@@ -464,13 +471,16 @@ class RunWatch:
         if running is None or thread.hung:
             return 0
         plan, began_ns = running
-        left_ns = began_ns + self._run_limit_ns(plan.rows) - now_ns
+        left_ns = max(began_ns, thread.runner.progressed_ns) + self._run_limit_ns(plan.rows) - now_ns
         if left_ns > 0:
             return left_ns
         if thread.cancelled[0] != began_ns:  # its start, because the plan would hold the requests
             thread.cancelled = began_ns, now_ns
             self._cancel(thread, plan)
         if (left_ns := thread.cancelled[1] + self._end_ns - now_ns) <= 0:
+            if thread.runner.insist(plan):
+                thread.cancelled = began_ns, now_ns
+                return self._end_ns
             thread.hung = True
             self._hung(thread, plan)
         return left_ns

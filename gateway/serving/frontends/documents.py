@@ -40,6 +40,7 @@ from gateway.common.domain.pipeline import (
 from gateway.common.domain.rights import Rights
 from gateway.common.domain.statistics import Duration, Placement, ServableStatistics, StepStatistics
 from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.text_model import is_generative
 from gateway.serving.domain.ports import IndexEntry, Inference, Repository, Statistics
 from gateway.serving.frontends.settings import SERVER_NAME
 
@@ -111,7 +112,8 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     keys = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
     facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in keys}
     facts["signed"] = "true" if placement.signed else "false"
-    facts |= {"provider": placement.provider} if placement.provider else {}
+    facts |= {key: value for key in ("provider", "residency") if (value := getattr(placement, key))}
+    facts |= {"isolated": "true"} if placement.isolated else {}
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     if placement.pipeline is not None:
         images = [each.name for each in placement.pipeline.inputs if each.kind == IMAGE]
@@ -127,6 +129,8 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "instance_group": [{"name": manifest.name, "count": placement.runs, "kind": kind}],
         "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
+    if is_generative(manifest):
+        return {**config, "model_transaction_policy": {"decoupled": True}}
     if manifest.sequence is not None:
         return {**config, "sequence_batching": _sequences(manifest.sequence, rows)}
     return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config
@@ -268,7 +272,7 @@ def _config_tensor(spec: TensorSpec, rows: int) -> Document:
 
 
 def _servable(servable: ServableStatistics) -> Document:
-    stages, cancelled = ("success", "queue", *_STAGES), servable.cancelled
+    stages, cancelled = ("success", "queue", *_STAGES, "cache_hit", "cache_miss"), servable.cancelled
     fail = Duration(servable.fail.count + cancelled.count, servable.fail.ns + cancelled.ns)  # Triton's includes both
     return {
         "name": servable.model,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import resource
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+
+from gateway.common.memory import trim
 
 GROWN_BYTES = 8 * 1024 * 1024
 """Growth of the resident memory from which returning memory is worth its time."""
@@ -58,10 +58,3 @@ class Trimming:
 
 def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def trim() -> None:
-    """Return malloc's unused memory to the system, in 4 ms (`python -m tests.performance.start`, last two lines)."""
-    # With a model of 14 MiB: 33 of 145 MiB after the start, 104 of 232 MiB after three swaps of it.
-    with suppress(AttributeError):  # a C library without it keeps less
-        ctypes.CDLL(None).malloc_trim(0)

@@ -122,6 +122,7 @@ class Metrics:
             "What a trial found out of the variant: proven, exercised or unverified; always 1.",
             (*MODEL_LABELS, "level"),
         )
+        degraded = _gauge("model_degraded", "Whether a better variant has failed in service: 1 or 0.", MODEL_LABELS)
         signed = _gauge("model_signed", "Whether the version's owner signed it: 1, or 0 given by hand.", MODEL_LABELS)
         for servable in counted:
             of = (servable.model, servable.version)
@@ -132,9 +133,10 @@ class Metrics:
                 continue
             where = (placement.variant, placement.runtime, placement.precision, placement.accelerator)
             variant.add((*of, *where), 1)
+            degraded.add(of, float(bool(placement.degraded)))
             signed.add(of, float(placement.signed))
             level.add((*of, placement.level), 1)
-        return ready, variant, signed, level
+        return ready, variant, degraded, signed, level
 
 
 def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
@@ -145,6 +147,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
     drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
     ignored = _counter("ignored_parameters", "Request parameters that this server does not know.", MODEL_LABELS)
     turned = _counter("images_turned", "Images turned upright by their EXIF orientation.", MODEL_LABELS)
+    parts = _counter("response_parts", "Parts of answers that were sent before the last one.", MODEL_LABELS)
     queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)
     for servable in counted:
         of = (servable.model, servable.version)
@@ -158,8 +161,10 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
             drops.add((*of, reason), count)
         ignored.add(of, servable.ignored_parameters)
         turned.add(of, servable.images_turned)
+        if servable.parts:
+            parts.add(of, servable.parts)
         queued.add(of, servable.queued)
-    return requests, rows, executions, lanes, drops, ignored, turned, queued
+    return requests, rows, executions, lanes, drops, ignored, turned, parts, queued
 
 
 def _updates(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
@@ -171,6 +176,7 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
     hung = _counter(
         "hung_runs", "Overlong runs that did not end: their version was taken out of service.", MODEL_LABELS
     )
+    failovers = _counter("failovers", "Times that another variant took over from one that failed.", MODEL_LABELS)
     weight = _gauge("weight_percent", "Share of the requests that name no version.", MODEL_LABELS)
     rows = _counter("shadow_rows", "Rows asked for comparison: agreed or disagreed.", (*MODEL_LABELS, "outcome"))
     difference = _counter("shadow_difference", "Mean absolute difference of those rows, summed.", MODEL_LABELS)
@@ -182,13 +188,14 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
         overruns.add(of, servable.overruns)
         overlong.add(of, servable.overlong_runs)
         hung.add(of, servable.hung_runs)
+        failovers.add(of, servable.failovers)
         weight.add(of, servable.weight)
         rows.add((*of, "agreed"), shadow.compared - shadow.disagreed)
         rows.add((*of, "disagreed"), shadow.disagreed)
         difference.add(of, shadow.difference)
         for reason, count in sorted(shadow.not_compared.items()):
             skipped.add((*of, reason), count)
-    return failed, rejected, overruns, overlong, hung, weight, rows, difference, skipped
+    return failed, rejected, overruns, overlong, hung, failovers, weight, rows, difference, skipped
 
 
 def _time(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
@@ -196,13 +203,31 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
     compute = _counter("compute_seconds", "Time of runs, by stage.", (*MODEL_LABELS, "stage"))
     help_text = "Time from admission to answer of answered requests."
     latency = _Family("request_latency_seconds", help_text, MODEL_LABELS, "histogram")
+    help_text = "Time that requests waited until a closed version was open again."
+    wakes = _Family("wake_wait_seconds", help_text, MODEL_LABELS, "histogram")
+    caches = {
+        "hit": (
+            _counter("cache_num_hits", "Requests that were answered with a kept answer.", MODEL_LABELS),
+            _counter("cache_hit_seconds", "Time of these requests.", MODEL_LABELS),
+        ),
+        "miss": (
+            _counter("cache_num_misses", "Requests whose answer was kept, because none was there.", MODEL_LABELS),
+            _counter("cache_miss_seconds", "Time of these requests.", MODEL_LABELS),
+        ),
+    }
     for servable in counted:
         of = (servable.model, servable.version)
         queue.add(of, servable.queue.ns / NS)
         for stage in STAGES:
             compute.add((*of, stage.removeprefix("compute_")), getattr(servable, stage).ns / NS)
         latency.add_histogram(of, list(accumulate(servable.latency.counts)), servable.latency.ns / NS)
-    return queue, compute, latency
+        if any(servable.wakes.counts):
+            wakes.add_histogram(of, list(accumulate(servable.wakes.counts)), servable.wakes.ns / NS)
+        for kind, families in caches.items():
+            if (found := getattr(servable, f"cache_{kind}")).count:
+                families[0].add(of, found.count)
+                families[1].add(of, found.ns / NS)
+    return queue, compute, latency, wakes, *chain.from_iterable(caches.values())
 
 
 def _steps(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:

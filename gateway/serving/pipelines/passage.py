@@ -21,7 +21,7 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import IMAGE, REQUEST_ROWS_LIMIT, TEXT, ModelStep, PythonStep
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Array, Datatype, Tensor
-from gateway.serving.domain.infer import InferRequest, InferResponse, SequenceState
+from gateway.serving.domain.infer import END, START, InferRequest, InferResponse, SequenceState
 from gateway.serving.domain.ports import Pending
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.engine.split import Split
@@ -140,6 +140,9 @@ class RequestPassage:
         self._ready = [index for index, count in enumerate(self._needed) if not count]
 
     # ---- as the sink of its parts ------------------------------------------------------------------------------------
+    def part(self, token: tuple[int, int], response: InferResponse) -> None:
+        """Implement `Sink.part`: steps ask for none."""
+
     def answer(self, token: tuple[int, int], response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         index, part = token
@@ -444,6 +447,12 @@ class RequestPassage:
             )
             for feed, column in zip(run.feeds, columns, strict=True)
         }
+        stream, place = f"{sent.stream}/{run.name}", 0
+        if isinstance(run.step, PythonStep):
+            ends = (START if part == 0 else 0) | (END if part == len(under.parts) - 1 else 0)
+            stream, place = sent.stream, sent.place & ends
+        elif not run.keeps_state:  # else a queue with the policy "latest" keeps one part only
+            stream = f"{stream}/{part}"
         request = InferRequest(
             run.step.model,
             inputs,
@@ -453,8 +462,8 @@ class RequestPassage:
             deadline_ns,
             sent.priority,
             sent.caller,
-            # else a queue with the policy "latest" keeps one part only
-            f"{sent.stream}/{run.name}" if run.keeps_state else f"{sent.stream}/{run.name}/{part}",
+            stream,
+            place=place,
             state=under.state,
         )
         self._pending[index, part] = target.submit(request, self, (index, part), None, frames)

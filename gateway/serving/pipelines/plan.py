@@ -222,7 +222,7 @@ class _Planner(Planner):
         needs = self._needs(*expressions, steps=[step.otherwise] if step.otherwise else [])
         when = when and lifted(when, rows)
         run = ModelRun(step, manifest, needs, rows, feeds, when, made, self._slot())
-        self._with_state(step.name, manifest, rows)
+        self._with_state(step, manifest, rows)
         if made is not None:
             self._rows[step.name] = made
         self._labels[step.name] = manifest.labels
@@ -231,16 +231,18 @@ class _Planner(Planner):
                 raise self._error(step.name, f"fallback names '{key}', which is no column of the step")
         self._add(run, lambda name: self._model_column(run, name), lambda: column_names(manifest))
 
-    def _with_state(self, step: str, manifest: ModelManifest, rows: RowSet) -> None:
-        """Note that the next run has state, if its model has sequences."""
+    def _with_state(self, step: ModelStep, manifest: ModelManifest, rows: RowSet) -> None:
+        """Note that the next run has state, if its model has sequences, or its code gets streams."""
+        if isinstance(step, PythonStep) and step.stream:
+            self._turn_slot()
         if (sequence := manifest.sequence) is None:
             return
-        self._check_successive(step, rows)
+        self._check_successive(step.name, rows)
         self._turn_slot()
         for control in sequence.controls:
             if control.kind == CORRID and sequence.specs[control.input].datatype is not Datatype.BYTES:
                 words = f"its model takes the sequence_id as a number, '{control.input}', and that of a step is a text"
-                raise self._error(step, words)
+                raise self._error(step.name, words)
 
     def _stateless(self, step: ModelStep) -> ModelManifest:
         """Return the manifest of a step's model. Raises ConfigurationError for a pipeline with state."""
@@ -278,7 +280,10 @@ class _Planner(Planner):
                 step.name, f"input '{name}' of model '{step.model}' takes {wanted}, not {value.type.words}"
             )
         is_fitting = isinstance(step, PythonStep) or may_fit(given, inner)
-        if not is_fitting and not elements(inner) == elements(given) == 1:
+        is_alike = elements(inner) > 0 and [size for size in given if size != 1] == [
+            size for size in inner if size != 1
+        ]
+        if not is_fitting and not is_alike:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
         return Feed(spec, value)

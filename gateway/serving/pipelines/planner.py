@@ -244,7 +244,9 @@ class Planner:
         def apply(values: Values) -> None:
             given = spread(value, values, values[source.count])
             samples = np.asarray(given, dtype).reshape(-1, *inner)
-            state = values[turn].states.get(step.name) or StreamValues(np.zeros((0, *inner), dtype), step.size)
+            state = values[turn].states.get(step.name)
+            if state is None or (state.values.shape[1:], state.values.dtype) != (inner, dtype):  # a model was replaced
+                state = StreamValues(np.zeros((0, *inner), dtype), step.size)
             values[turn].states[step.name], ends, values[slot] = windows(state, samples, step.size, step.hop)
             values[rows.index] = ends * len(given) // max(1, len(samples))
             values[rows.count] = len(ends)

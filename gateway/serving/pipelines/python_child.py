@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,12 +61,13 @@ def main() -> None:
         b"",
     )  # most runs are of the shapes of the one before
     while message := control.recv(MESSAGE_BYTES):
-        if message[NUMBER.size :] != shapes:
-            shapes = message[NUMBER.size :]
+        given_shapes, _, stream = message[NUMBER.size :].partition(b"\n")
+        if given_shapes != shapes:
+            shapes = given_shapes
             entries = json.loads(shapes)
         answer: dict[str, Any]
         try:
-            found = run(_read(given, inputs, entries))
+            found = run(_read(given, inputs, entries), RequestStream(*json.loads(stream)) if stream else None)
             answer = {"outputs": write(own, outputs, found, entries[0][0][0] if is_batched else None)}
         except triton_python.TritonError as error:
             answer = {
@@ -89,6 +90,24 @@ def main() -> None:
     os._exit(0)
 
 
+class RequestStream(NamedTuple):
+    """Stream of a request. `key`: of the caller and `id`. `place`: START, END (`domain/infer.py`)."""
+
+    id: str
+    key: str
+    place: int
+
+    @property
+    def starts(self) -> bool:
+        """Return True for the first request, as its client says."""
+        return bool(self.place & 1)
+
+    @property
+    def ends(self) -> bool:
+        """Return True for the last request, as its client says."""
+        return bool(self.place & 2)
+
+
 class LoadedStep:
     """Object of the release's class, which runs by the names of its inputs. Raises what the class raises."""
 
@@ -99,10 +118,13 @@ class LoadedStep:
         if not callable(getattr(self.instance, "run", None)):
             raise TypeError(f"class {start['class']} has no method run")
 
-    def __call__(self, arrays: Sequence[Array]) -> Mapping[str, Any]:
+    def __call__(self, arrays: Sequence[Array], stream: RequestStream | None = None) -> Mapping[str, Any]:
         """Return the outputs of a run by name."""
-        given = dict(zip(self._names, arrays, strict=True))
-        found = self.instance.run(*arrays) if self._single else self.instance.run(**given)
+        named: dict[str, Any] = {} if stream is None else {"stream": stream}
+        if self._single:
+            found = self.instance.run(*arrays, **named)
+        else:
+            found = self.instance.run(**dict(zip(self._names, arrays, strict=True)), **named)
         if isinstance(found, Mapping):
             return found
         if len(self._outputs) > 1:

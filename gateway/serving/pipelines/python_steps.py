@@ -7,6 +7,7 @@ a time: callers take turns, and a failure is that of the run under way.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -22,7 +23,6 @@ from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.events import RunFailed
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.pipeline import Pipeline, PythonStep
-from gateway.common.domain.retry import longest_pause_s
 from gateway.common.domain.tensor import Datatype, Tensor
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.domain.ports import Sink
@@ -52,10 +52,6 @@ LOOP_BYTES = 2**20
 """Most bytes that are copied on the event loop: about 0.3 ms."""
 START_S, START_CPU_S = 20.0, 15.0
 """Time for a start, and its CPU time, after which one that computes without end is known as such."""
-SLOW_START_S, SLOW_STARTS, SLOW_KNOWN = 5.0, 2, 256
-"""Failed starts of that time after which files wait before they are started again: each holds up the loads after it."""
-SLOW_PAUSE_S, SLOW_PAUSE_LIMIT_S = 600.0, 7_200.0
-"""The first of these waits, doubled with each failure, and the longest: a busy machine is no defect of the code."""
 END_S = 1.0
 """Time that a process has to end by itself when its pipeline is closed."""
 RESTARTS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -91,33 +87,10 @@ def python_words(pipeline: Pipeline) -> str:
     return f"runs Python code of its release ({files}), {'in a sandbox' if not missing else '; '.join(missing)}"
 
 
-class SlowStarts:
-    """Failed starts of pipelines that took long, by their files."""
-
-    def __init__(self) -> None:
-        self._found = dict[object, tuple[int, str, float]]()
-
-    def check(self, files: object) -> None:
-        """Raise VariantError for files that are not started now."""
-        count, words, failed_s = self._found.get(files, (0, "", 0.0))
-        if count >= SLOW_STARTS and time.monotonic() < failed_s + (
-            wait_s := longest_pause_s(count - SLOW_STARTS + 1, SLOW_PAUSE_S, SLOW_PAUSE_LIMIT_S)
-        ):
-            raise VariantError(
-                f"{words}, {count} times; it is started again {wait_s:g} s after that, or when its files change",
-                remedy="mend the code, or start the gateway again",
-                transient=True,
-            )
-
-    def failed(self, files: object, took_s: float, words: str) -> None:
-        """Note a start that failed."""
-        if took_s >= SLOW_START_S:
-            self._found[files] = self._found.pop(files, (0, "", 0.0))[0] + 1, words, time.monotonic()
-            if len(self._found) > SLOW_KNOWN:
-                del self._found[next(iter(self._found))]
-
-
-SLOW = SlowStarts()
+def stream_of(request: InferRequest) -> bytes:
+    """Return what code is told of a request's stream: its id, a key that no other caller has, START and END."""
+    key = hashlib.blake2b(f"{request.caller}\0{request.stream}".encode(errors="replace"), digest_size=16).hexdigest()
+    return json.dumps((request.stream, key, request.place)).encode()
 
 
 @dataclass(slots=True, eq=False)
@@ -424,12 +397,13 @@ class PythonWorker:
         words = f"took longer than a run may ([limits] run_limit_s, {limit_s:g} s), and was ended"
         self._kill(process, words, Fault.EXPIRED)
 
-    def _given(self, process: PythonProcess, _run: PythonRun, entries: list[Entry]) -> None:
+    def _given(self, process: PythonProcess, run: PythonRun, entries: list[Entry]) -> None:
         if process.up:
             if process.asked[0] != entries:  # most runs are of the shapes of the one before
                 process.asked = entries, json.dumps(entries).encode()
+            stream = b"\n" + stream_of(run.request) if self.step.stream else b""
             with suppress(OSError):  # it has ended: `_reap` says how
-                process.control.send(NUMBER.pack(self._number) + process.asked[1])
+                process.control.send(NUMBER.pack(self._number) + process.asked[1] + stream)
 
     def _heard(self, process: PythonProcess) -> None:
         """Read one message of the process."""

@@ -213,7 +213,7 @@ def column_of(manifest: ModelManifest, name: str) -> tuple[str, ColumnType, Call
     has_rows = manifest.batched or spec.name in manifest.answered
     inner = row_shape(spec, has_rows=has_rows)
     kind = TEXT if spec.datatype is Datatype.BYTES else FLAG if spec.datatype is Datatype.BOOL else NUMBER
-    is_ranked = manifest.task.endswith("classification") and spec.name in manifest.answered
+    is_ranked = manifest.task.endswith(("classification", "keyword-spotting")) and spec.name in manifest.answered
     if is_ranked and inner == (-1,) and name in {"class", "score", "label"}:  # best first
         return spec.name, ColumnType(kind, (), spec.datatype), _best_text if kind == TEXT else _best
     if inner == (1,):

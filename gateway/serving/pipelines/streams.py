@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gateway.serving.domain.infer import SequenceState
 from gateway.serving.engine.streams import Streams, StreamState
 from gateway.serving.engine.ticket import Ticket
 from gateway.serving.pipelines.passage import PassageOwner, RequestPassage
 from gateway.serving.pipelines.plan import Plan
 from gateway.serving.pipelines.runs import Turn
+from gateway.serving.pipelines.tracking import StreamCounts, Tracks
+from gateway.serving.pipelines.windows import StreamValues
+
+STATES = (Tracks, StreamCounts, StreamValues, SequenceState)
+"""Classes of the states of streams and sequences, as the disk may have them."""
 
 
 class StreamOwner(PassageOwner, Protocol):

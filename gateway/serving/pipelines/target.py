@@ -44,13 +44,7 @@ from gateway.serving.pipelines.passage import RequestPassage
 from gateway.serving.pipelines.plan import Plan, plan
 from gateway.serving.pipelines.planner import Gallery
 from gateway.serving.pipelines.python_process import read_code
-from gateway.serving.pipelines.python_steps import (
-    SLOW,
-    PythonWorker,
-    StepTarget,
-    python_words,
-    refuse_python,
-)
+from gateway.serving.pipelines.python_steps import PythonWorker, StepTarget, python_words, refuse_python
 from gateway.serving.pipelines.runs import ModelRun
 from gateway.serving.pipelines.settings import DEFAULTS, PipelineSettings
 from gateway.serving.pipelines.slices import Slices
@@ -81,24 +75,18 @@ async def open_pipeline(
     try:
         own = (release.digest, *[await asyncio.to_thread(gallery_digest, *each) for each in galleries.values()])
         own += tuple(hashlib.sha256(code).hexdigest() for code in codes.values())
-        SLOW.check((pipeline.name, own))
         target = PipelineTarget(pipeline, find, galleries.__getitem__, context, own=own, signed=release.signed)
     except RequestError as error:
         words, remedy = f"a model that it runs does not serve: {error.message}", "add or mend that model"
         raise VariantError(words, remedy=remedy, transient=True) from error
     try:
-        began_s = time.monotonic()
-        try:
-            await target.begin(release.folder, codes)
-        except VariantError as error:
-            SLOW.failed((pipeline.name, own), time.monotonic() - began_s, error.reason)
-            raise
+        await target.begin(release.folder, codes)
         if pipeline.golden is not None:
             await _check(target, pipeline.golden, release.folder, old)
     except BaseException:
         await target.end()
         raise
-    target.take_streams(old)
+    target.take_streams()
     is_same = old is not None and old.manifest == target.manifest
     target.count_in(old.statistics if old and is_same else ServableStatistics(pipeline.name, pipeline.version))
     target.publish_state(ServableState.AVAILABLE)
@@ -211,7 +199,7 @@ class PipelineTarget:
             raise ConfigurationError(words, table="limits.queue", key="policy")
         self._under_way = RequestRoom[RequestPassage](f"pipeline '{pipeline.name}'", self._queue, context.settings)
         self._lingering = set[Future[Any]]()
-        self.streams, self.declared_as = Streams(pipeline.state or StreamLimits()), (*own, pipeline.text)
+        self.streams, self.declared_as = Streams(pipeline.state or StreamLimits()), (pipeline.name, *own, pipeline.text)
         self._closed = False
         self.proven, self.proof = tuple[str, ...](), ""
         """Contents that reached its golden set, and how."""
@@ -308,12 +296,10 @@ class PipelineTarget:
         self.statistics, self.steps = statistics, [statistics.steps.get(name) or StepStatistics() for name in names]
         statistics.steps = dict(zip(names, self.steps, strict=True))
 
-    def take_streams(self, old: ModelTarget | None) -> None:
-        """Go on with the streams of a target of the same contents and declaration, else begin with none."""
-        if isinstance(old, PipelineTarget) and old.declared_as == self.declared_as:
-            self.streams = old.streams
-        else:  # without those of its golden set
-            self.streams = Streams(self._pipeline.state or StreamLimits())
+    def take_streams(self) -> None:
+        """Go on with the streams of the same contents and declaration, without those of its golden set."""
+        limits = self._pipeline.state or StreamLimits()
+        self.streams = self._context.streams.of(self.declared_as, limits, often=True)
 
     def counted(self, weight: int) -> ServableStatistics:
         """Implement `ModelTarget.counted`."""

@@ -8,7 +8,7 @@ States are never changed in place: a request that fails on its way leaves those 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -63,6 +63,12 @@ class StreamCounts:
     def nbytes(self) -> int:
         """Return the bytes of the arrays."""
         return self.totals.nbytes + self.table.nbytes
+
+    def moved(self, by_s: float) -> StreamCounts:
+        """Return the counts with times of another clock."""
+        table = self.table.copy()
+        table[:, 4:] += by_s
+        return replace(self, table=table)
 
 
 @dataclass(frozen=True, slots=True)

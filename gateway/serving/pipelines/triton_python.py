@@ -76,7 +76,7 @@ class PythonRequest:
     def __init__(self, *_: Any, **named: Any) -> None:
         if "tensors" not in named:
             raise TritonModelException("calls of other models are not offered: write them as steps of the pipeline")
-        self._tensors, self._wanted = named["tensors"], named["wanted"]
+        self._tensors, self._wanted, self._stream = named["tensors"], named["wanted"], named["stream"]
 
     def inputs(self) -> list[PythonTensor]:
         """Return the inputs."""
@@ -90,7 +90,14 @@ class PythonRequest:
         """Return no id: runs are of rows of several requests."""
         return ""
 
-    correlation_id = request_id
+    def correlation_id(self) -> str | int:
+        """Return the `sequence_id`: a number if it is one; 0 for a step without `stream = true`."""
+        text = self._stream.id if self._stream else ""
+        return int(text) if text.isdecimal() else text or 0
+
+    def flags(self) -> int:
+        """Return the flags of a sequence: 1 for its start, 2 for its end."""
+        return self._stream.place if self._stream else 0
 
     def parameters(self) -> str:
         """Return no parameters."""
@@ -158,13 +165,14 @@ class PythonModel:
         if hasattr(self.instance, "initialize"):
             self.instance.initialize(arguments)
 
-    def __call__(self, arrays: Sequence[Array]) -> Mapping[str, Any]:
+    def __call__(self, arrays: Sequence[Array], stream: Any = None) -> Mapping[str, Any]:
         """Return the outputs of a run by name: the rows are one request."""
         tensors = [
             PythonTensor(name, array[..., np.newaxis] if label == "BYTES" else array)
             for (name, label, _), array in zip(self._start["inputs"], arrays, strict=True)
         ]
-        request = PythonRequest(tensors=tensors, wanted=[name for name, *_ in self._start["outputs"]])
+        wanted = [name for name, *_ in self._start["outputs"]]
+        request = PythonRequest(tensors=tensors, wanted=wanted, stream=stream)
         answers = self.instance.execute([request])
         if not isinstance(answers, Sequence) or len(answers) != 1 or not isinstance(answers[0], PythonResponse):
             raise TritonModelException("execute must return one InferenceResponse for each request")
@@ -180,6 +188,8 @@ def backend_utils(folder: str) -> ModuleType:
         "Tensor": PythonTensor,
         "InferenceRequest": PythonRequest,
         "InferenceResponse": PythonResponse,
+        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": 1,
+        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": 2,
         "TritonError": TritonError,
         "TritonModelException": TritonModelException,
         "Logger": Logger,

@@ -7,7 +7,7 @@ first; `sample` numbers them, and the same number always gives the same sample.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.tensor import Array, Datatype, Tensors
+from gateway.common.domain.text_model import PARAMETERS, TEXT, is_generative
 from gateway.common.domain.verdict import Verdict
 from gateway.serving.domain.golden import first_row
 
@@ -51,6 +52,8 @@ _WORDS: Mapping[str, Sequence[bytes]] = {
     "empty": (b"",),
     "sentences": (b"the first row", b"another row of words", b"a third one", b"and one more"),
 }
+_ASKED = {TEXT: b"The gateway", PARAMETERS: b'{"max_tokens": 4}'}
+"""What a language model is asked: each further token takes as long as the last one of these."""
 _NARROW = {"u1": 255, "i1": 127}
 """Largest value of integers that hold pixels."""
 
@@ -93,7 +96,10 @@ def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[
     leading = {name for axis, name in named if axis == 0}
     sizes = {name: sample.first if name in leading else sample.size for _, name in named}
     shapes = [_shape(spec, sample, sizes, leads=index == 0) for index, spec in enumerate(manifest.inputs)]
-    pairs = zip(manifest.inputs, shapes, strict=True)
+    given = list(manifest.inputs)
+    if is_generative(manifest):
+        given = [replace(spec, default=_ASKED.get(spec.name, spec.default)) for spec in given]
+    pairs = zip(given, shapes, strict=True)
     return {spec.name: _values(spec, shape, sample, random, row) for spec, shape in pairs}
 
 

@@ -221,6 +221,8 @@ def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.Sessi
     # Idle threads of ONNX Runtime spin by default and burn a core each (gateway/ARCHITECTURE.md, "Invariants").
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    # In the arena, weights of a closed session could stay as part of a region that others use.
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     options.add_session_config_entry(*_arena().option)
     return options
 

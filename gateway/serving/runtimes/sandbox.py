@@ -31,10 +31,11 @@ LEAST_LANDLOCK, SCOPES = 1, 6
 """Oldest version of Landlock, and the one that also bounds signals and abstract sockets."""
 FILE_RIGHTS = (0, 13, 14, 15, 15, 16, 16)
 """Rights to files that each version of Landlock knows, as a number of bits (linux/landlock.h)."""
-READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
+READ_FILE, READ_FOLDER, SOCKET_FILES = 1 << 2, 1 << 3, 1 << 9
 OOM_SCORE_ADJ = "500"
 THREADS = 4_096
 """Threads beyond those of this user, whose processes share that number: the gateway counts those of each."""
+UNBOUNDED_BYTES = 2**50
 ADDRESSES_BYTES = 16 * 2**30
 """Addresses beyond the data, such as libraries and arenas of threads: their page tables take 32 MiB at most."""
 
@@ -65,21 +66,42 @@ inotify_init 253 - inotify_init1 294 26 fanotify_mark 301 263
 
 mremap makes a page of the stack as large as wished, which RLIMIT_DATA does not count: the C library copies instead.
 """
+_DRIVERS = """
+socket connect bind accept accept4 listen setpriority ioprio_set sched_setscheduler sched_setparam sched_setattr
+setrlimit memfd_create shmget shmat creat truncate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2
+chmod fchmodat utimensat mremap fchmod inotify_init inotify_init1
+"""
+"""Those of them that drivers of accelerators use: services of the vendor, shared memory, caches of compiled code."""
 _ABSENT = ((435, 435), (437, 437))
 """clone3 and openat2, whose flags are in memory that a filter cannot read: the C library then uses clone and openat."""
 _THREAD, _WRITES, _SHARED, _GROWS = 0x1_0000, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0x21, 0x100
+LISTENING = ("socket", "bind", "listen", "accept", "accept4")
+"""Calls of a process that has a listener; `connect` stays refused."""
+DEVICE_CONDITIONS = 4
+"""First conditions on arguments, which hold for processes with accelerators, too."""
 Condition = tuple[tuple[int, int], int, int, int, bool]
 """Numbers of a call; word of its arguments (two each), mask, value; whether what is equal to the value is refused."""
+_UNIX_STREAMS: list[Condition] = [((41, 198), 0, 0xFFFF_FFFF, 1, False), ((41, 198), 2, 0xB, 1, False)]
+"""Sockets of a process that listens: AF_UNIX, of the types with connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of a process. `readable`: files and folders, next to Python itself."""
+    """Limits of a process. `memory_bytes` 0: as it has. `readable`: files and folders, next to Python.
 
-    memory_bytes: int
-    readable: tuple[str, ...] = ()
+    `readable` None, for trials: all that its user can read. Its addresses and descriptors are not bounded then.
+    `devices`: it uses an accelerator, whose driver needs device nodes, shared memory, addresses and files that are not
+    known beforehand: only processes, other processes' memory, and changes of the system are refused.
+    `listens`: its engine cannot do without a listener: UNIX sockets that connect to nothing, and have no file (where
+    the kernel has Landlock).
+    """
+
+    memory_bytes: int = 0
+    readable: tuple[str, ...] | None = ()
     descriptors: int = 64
     nice: int = 5
+    devices: bool = False
+    listens: bool = False
 
 
 class SandboxError(Exception):
@@ -98,20 +120,23 @@ def lacking() -> tuple[str, ...]:
 
 def enter(limits: SandboxLimits) -> tuple[str, ...]:
     """Confine this process, which has one thread, for good; return what `lacking` does. Raises SandboxError."""
+    with suppress(OSError):  # a read-only /proc
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
+    os.nice(limits.nice)  # these two hold for a process that cannot be confined, too
     missing = lacking()
     if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208  other threads would stay free
         raise SandboxError("the process has threads already")
-    with suppress(OSError):  # a read-only /proc
-        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    os.nice(limits.nice)
-    threads = _own_threads() + THREADS
-    for what, most in (
-        (resource.RLIMIT_DATA, limits.memory_bytes),
-        (resource.RLIMIT_AS, limits.memory_bytes + ADDRESSES_BYTES),
-        (resource.RLIMIT_NOFILE, limits.descriptors),
-        (resource.RLIMIT_NPROC, threads),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    has_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    memory_bytes = limits.memory_bytes or (UNBOUNDED_BYTES if has_bytes == resource.RLIM_INFINITY else has_bytes)
+    bounds = {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_CORE: 0}
+    if not limits.devices:
+        bounds[resource.RLIMIT_NPROC] = _own_threads() + THREADS
+        if limits.readable is not None:
+            bounds |= {
+                resource.RLIMIT_AS: memory_bytes + ADDRESSES_BYTES,
+                resource.RLIMIT_NOFILE: limits.descriptors,
+            }
+    for what, most in bounds.items():
         hard = resource.getrlimit(what)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (least, least))
@@ -119,26 +144,32 @@ def enter(limits: SandboxLimits) -> tuple[str, ...]:
     for option, value in ((PR_SET_PDEATHSIG, signal.SIGKILL), (PR_SET_NO_NEW_PRIVS, 1)):
         if libc.prctl(option, value, 0, 0, 0):
             raise SandboxError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
-    _drop_capabilities(libc)
-    if not missing:
-        _restrict_files(libc, (*_python(), *limits.readable))
-    _filter_calls(libc)
-    return missing
+    if limits.readable is not None:  # root may try a file of another user
+        _drop_capabilities(libc)
+    restricts = limits.readable is not None and not limits.devices
+    if restricts and not missing:
+        _restrict_files(libc, (*_python(), *(limits.readable or ())))
+    elif limits.listens and not missing:
+        _restrict_files(libc, (), SOCKET_FILES)
+    _filter_calls(libc, devices=limits.devices, listens=limits.listens)
+    return missing if restricts else ()
 
 
-def program(machine: str, pid: int) -> bytes:
+def program(machine: str, pid: int, *, devices: bool = False, listens: bool = False) -> bytes:
     """Return the filter of a machine's calls, of struct sock_filter each (linux/filter.h). The process is `pid`."""
+    allowed = (*(_DRIVERS.split() if devices else ()), *(LISTENING if listens else ()))
     audit, column = _ARCHITECTURES[machine]
     words = [_load(4), _skip_if(audit, 1, 0), _return(KILL), _load(0)]
     if machine == "x86_64":
         words += [_statement(0x35, 0, 1, X32), _return(KILL)]  # calls of the x32 interface have other numbers
     fields = _REFUSED.split()
     for place in range(0, len(fields), 3):
-        if (number := fields[place + 1 + column]) != "-":
+        if (number := fields[place + 1 + column]) != "-" and fields[place] not in allowed:
             words += [_skip_if(int(number), 0, 1), _return(REFUSE | errno.EPERM)]
     for numbers in _ABSENT:
         words += [_skip_if(numbers[column], 0, 1), _return(REFUSE | errno.ENOSYS)]
-    for numbers, word, mask, value, is_refused in _conditions(pid):
+    conditions = _conditions(pid)[: DEVICE_CONDITIONS if devices else None]
+    for numbers, word, mask, value, is_refused in conditions + (_UNIX_STREAMS if listens and not devices else []):
         if numbers[column] >= 0:
             jumps = (0, 1) if is_refused else (1, 0)
             words += [_skip_if(numbers[column], 0, 5), _load(16 + 4 * word), _statement(0x54, 0, 0, mask)]
@@ -152,10 +183,10 @@ def _conditions(pid: int) -> list[Condition]:
         ((56, 220), 0, _THREAD, _THREAD, False),  # clone: threads only
         ((62, 129), 0, every, pid, False),  # kill, tgkill: itself only
         ((234, 131), 0, every, pid, False),
+        ((157, 167), 0, every, PR_SET_PDEATHSIG, True),  # it ends with the gateway
         ((203, 122), 0, every, 0, False),  # sched_setaffinity of others
         ((302, 261), 4, every, 0, False),  # prlimit64 with a new limit, at an address in two words
         ((302, 261), 5, every, 0, False),
-        ((157, 167), 0, every, PR_SET_PDEATHSIG, True),  # it ends with the gateway
         ((13, 134), 0, every, signal.SIGXCPU, True),  # rt_sigaction: and at its limit of CPU time
         ((53, 199), 2, 0xB, 1, False),  # socketpair: types 1 and 5; datagrams can be sent to any address
         ((9, 222), 6, _SHARED, _SHARED, True),  # mmap of shared memory without a file, and of what grows like a
@@ -184,9 +215,9 @@ def _return(value: int) -> bytes:
     return _statement(0x06, 0, 0, value)  # BPF_RET | BPF_K
 
 
-def _filter_calls(libc: ctypes.CDLL) -> None:
+def _filter_calls(libc: ctypes.CDLL, *, devices: bool, listens: bool) -> None:
     """Install the filter by prctl(2), which service managers of older systems allow, unlike seccomp(2)."""
-    code = program(platform.machine(), os.getpid())
+    code = program(platform.machine(), os.getpid(), devices=devices, listens=listens)
     content = ctypes.create_string_buffer(code, len(code))
     fprog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(content))
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(fprog), 0, 0):
@@ -197,11 +228,14 @@ def _landlock_version() -> int:
     return int(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))  # landlock_create_ruleset(2); -1: none
 
 
-def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str]) -> None:
-    """Leave nothing of the file system but reading below `readable`; no new connections, and no signals to others."""
+def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], only: int = 0) -> None:
+    """Leave nothing of the file system but reading below `readable`; no new connections, and no signals to others.
+
+    `only`: take away these rights, and nothing else.
+    """
     version = _landlock_version()
-    rights = (1 << FILE_RIGHTS[min(version, len(FILE_RIGHTS) - 1)]) - 1
-    handled = struct.pack("QQQ", rights, 3 if version >= 4 else 0, 3 if version >= SCOPES else 0)
+    rights = only or (1 << FILE_RIGHTS[min(version, len(FILE_RIGHTS) - 1)]) - 1
+    handled = struct.pack("QQQ", rights, *((0, 0) if only else (3 * (version >= 4), 3 * (version >= SCOPES))))
     size = 24 if version >= SCOPES else 16 if version >= 4 else 8
     ruleset = libc.syscall(444, ctypes.c_char_p(handled), ctypes.c_size_t(size), 0)
     for path in readable:

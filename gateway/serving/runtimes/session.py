@@ -16,7 +16,7 @@ import numpy as np
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import ModelManifest, Variant
 from gateway.common.domain.tensor import Array, Tensors
-from gateway.serving.domain.ports import RowInput, RowTensors
+from gateway.serving.domain.ports import Part, RowInput, RowTensors
 from gateway.serving.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs, takes_single_rows
 
 
@@ -85,6 +85,7 @@ class BoundSession:
     """
 
     remarks: tuple[str, ...] = ()
+    in_parts = False
 
     def __init__(self, engine: CompiledGraph, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
         self.lends = lends
@@ -118,6 +119,11 @@ class BoundSession:
         for passage, array in zip(self._out, engine.run(feeds, self._wanted), strict=True):
             outputs[passage.name] = array if plain and array.flags.c_contiguous else convert(passage, array)
         return outputs
+
+    def run_in_parts(self, inputs: Tensors, part: Part) -> Tensors:
+        """Implement `Session.run_in_parts`: a graph gives no parts."""
+        del part
+        return self.run(inputs)
 
     def cancel(self) -> bool:
         """Ask the run in progress to end with an error. Called by any thread; False if the engine cannot."""

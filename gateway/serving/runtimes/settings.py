@@ -1,9 +1,11 @@
-"""Limits of a trial, which runs in a process of its own."""
+"""Limits of trials, and of isolated sessions, which run in processes of their own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+from gateway.common.domain.selection import MEASURED_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class TrialSettings:
     runs_above_us: ClassVar[float] = (
         1_000.0  # a shorter run is not tried with others at a time: its hand-over costs more
     )
-    batch_rows: ClassVar[int] = 8  # different rows that are run apart and together
+    batch_rows: ClassVar[int] = MEASURED_ROWS  # different rows that are run apart and together
     joined_rows: ClassVar[int] = 32  # rows of the largest such run, and so of any joined run
     joined_bytes: ClassVar[int] = 16_777_216  # largest inputs of that run; large rows are fewer
     exercise_samples: ClassVar[int] = 64  # most generated inputs that are tried
@@ -30,3 +32,12 @@ class TrialSettings:
     def part_s(self) -> float:
         """Return the longest time of one part of a trial: of a generated input, of all of them, of joined rows."""
         return self.deadline_s / 4
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSettings:
+    """`[isolation]`: models whose sessions serve from worker processes, next to those of the device profile."""
+
+    models: tuple[str, ...] = ()  # names of models, or patterns such as "cam-*"; "*": all
+    memory_mib: int = 0  # most memory of a worker process; 0: by what it began with and its trial took
+    spare: bool = True  # hold a second worker process ready where memory allows: no request waits for a start

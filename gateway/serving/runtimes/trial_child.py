@@ -20,8 +20,10 @@ from typing import Any
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError, is_temporary
 from gateway.common.domain.inventory import CPU
 from gateway.common.domain.manifest import INDEPENDENT, LEVELS, ModelManifest
+from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.selection import TIE_LEAD
 from gateway.common.domain.tensor import Tensor, Tensors
+from gateway.common.domain.text_model import WRITTEN, is_generative
 from gateway.common.domain.verdict import (
     Joining,
     Measurement,
@@ -40,6 +42,7 @@ from gateway.serving.runtimes.exercise import Exercised, exercise
 from gateway.serving.runtimes.generate import extreme_rows
 from gateway.serving.runtimes.job import ChildLine, ChildTask, Inspection, Listing, Trial, read_job
 from gateway.serving.runtimes.joining import decided, difference, row_runs, widened
+from gateway.serving.runtimes.sandbox import SandboxError, SandboxLimits, enter
 from gateway.serving.runtimes.settings import TrialSettings
 from gateway.serving.tasks.image_input import own_frame
 from gateway.serving.tasks.interpreter import interpreter_of
@@ -51,6 +54,11 @@ DECLARE = f'if no row depends on others, declare rows = "{INDEPENDENT}" in its m
 """Remedy for a graph that proves nothing."""
 CORRECT_TASK = "correct the table [task] in the manifest (docs/pages/reference/tasks.md)"
 """Remedy for a task that cannot read the outputs of its model."""
+HOPELESS = 2.0
+"""Time of a run with several threads, as a multiple of that with one, from which llama.cpp's are not evaluated.
+
+Threads that wait for each other by spinning take ten times as long on busy cores, and the trial's deadline with it.
+"""
 JOINING = "joining"
 """Name of the joining proof among the parts of a trial that may be left out."""
 Say = Callable[[ChildLine], None]
@@ -61,12 +69,29 @@ def main() -> None:
     answers = private_stdout()
     with open(0, "rb", closefd=False) as stdin:
         job = read_job(stdin)
-        os.nice(job.settings.nice)
+        confine(job)
         if isinstance(job.task, Trial):  # for an engine that loads OpenMP when it opens a model
             os.environ["OMP_NUM_THREADS"] = str(job.task.budget.threads)
         answer(job, lambda line: _write(answers, line.encode()))
         stdin.read()  # until the caller closes its end and this process is killed
     os._exit(0)
+
+
+def confine(job: ChildTask) -> None:
+    """Refuse this process what no engine needs on the CPU: other processes, the network, writing (decision 0108).
+
+    Drivers and plugins of accelerators need more. A kernel that cannot confine it runs the trial all the same.
+    """
+    task = job.task
+    on_cpu = isinstance(task, Inspection) or (
+        isinstance(task, Trial) and task.budget.accelerator == CPU and not task.budget.provider
+    )
+    if not on_cpu:
+        os.nice(job.settings.nice)
+        return
+    with suppress(SandboxError):
+        runtime = task.variant.runtime if isinstance(task, Trial) else task.runtime
+        enter(SandboxLimits(readable=None, nice=job.settings.nice, listens=RUNTIMES[runtime].isolated))
 
 
 def private_stdout() -> int:
@@ -123,7 +148,8 @@ def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
         one = exam.chosen(session, 1, single_us)
     several = None
     with suppress(VariantError):  # the engine refuses so many threads: one may still work
-        several = exam.held(trial.budget.threads)
+        most_us = HOPELESS * single_us if joins(trial.variant.runtime) else math.inf
+        several = exam.faster(trial.budget.threads, most_us)
     if several is not None and several.measured:
         many = Parallel(several.threads, several.runs, several.measured.run_us, several.measured.busy_us)
         if exam.cost_us(many) < exam.cost_us(one) * (1.0 - TIE_LEAD):
@@ -195,6 +221,13 @@ class _Exam:
         with self.opened(threads) as session:
             return self.judged(session, threads) if self.prepare(session) else self.unverified(session)
 
+    def faster(self, threads: int, most_us: float) -> Verdict | None:
+        """Do as `held`; return None, without measuring, if a run takes longer than `most_us`."""
+        with self.opened(threads) as session:
+            if not self.prepare(session):
+                return self.unverified(session)
+            return None if most_us < math.inf and self.once_us(session) > most_us else self.judged(session, threads)
+
     def judged(self, session: Session, threads: int) -> Verdict:
         """Evaluate a session with `threads` threads. If it passes, prove joining and measure."""
         verdict = self._answers(session)
@@ -213,6 +246,9 @@ class _Exam:
             joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
         words += f", {best.runs} runs at a time" if best.runs > 1 else ""
+        if is_generative(self.trial.manifest):
+            written = int(session.run(self._rows[0])[WRITTEN].ravel()[0])
+            words += f", {written / cost.run_us * 1e6:.3g} tokens/s alone"
         verdict = replace(verdict, runs=best.runs, parallel=tuple(self._parallel.values()))
         lacked = joining is not None and is_temporary(joining.reason)  # memory for a joined run
         verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining, transient=lacked)
@@ -224,6 +260,8 @@ class _Exam:
         As many as Triton's configuration demands, if it does. A run takes as long as `run_us` alone.
         """
         demanded, most = self.trial.manifest.runs, self._most_runs(threads) if hasattr(session, "widen") else 1
+        if joins(self.trial.variant.runtime):  # its engine joins them: more take less time, each and together
+            return Parallel(threads, most, run_us, run_us, memory_bytes)
         found, before_bytes = [Parallel(threads, 1, run_us, run_us, memory_bytes)], measure.resident_bytes()
         steps = [runs for runs in (2, 4, 8, 16, 32) if runs < most and not demanded]
         for runs in [*steps, most] if most > 1 and (demanded or run_us >= self._settings.runs_above_us) else ():
@@ -257,7 +295,8 @@ class _Exam:
 
     def _most_runs(self, threads: int) -> int:
         """Return the most runs of `threads` threads that may take place at a time."""
-        return max(1, self.trial.budget.runs // threads)
+        runs = self.trial.budget.runs
+        return runs if joins(self.trial.variant.runtime) else max(1, runs // threads)
 
     def _answers(self, session: Session) -> Verdict:
         trial, golden = self.trial, self._golden
@@ -364,6 +403,11 @@ class _Exam:
             return get_runtime(trial.variant.runtime).operators(trial.variant, trial.files)
         except VariantError:
             return frozenset({UNREADABLE})
+
+
+def joins(runtime: str) -> bool:
+    """Return True if a runtime's engine joins the runs of a session by itself."""
+    return runtime in RUNTIMES and RUNTIMES[runtime].runs > 0
 
 
 def check_task(manifest: ModelManifest, session: Session, row: Tensors) -> None:

@@ -8,11 +8,8 @@ from pathlib import Path, PurePosixPath
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, Variant
 from gateway.common.domain.model_files import HEAD_BYTES, damage, inner_path, is_model
-from gateway.common.domain.onnx_file import read_onnx
+from gateway.common.domain.onnx_file import COMPILED, may_refer, read_onnx
 from gateway.common.store.plain import file_digest, open_plain
-
-COMPILED = "com.microsoft::EPContext"
-"""Operator of ONNX Runtime with a compiled model in an attribute."""
 
 
 def read_artifact(folder: Path, path: str) -> Artifact:
@@ -67,6 +64,8 @@ def _locations(file: Path) -> tuple[str, ...]:
                 raise ValueError(problem)
     if file.name.endswith(".onnx"):  # also a file called ".onnx", which has no suffix but which runtimes open
         with open_plain(file) as stream:
+            if not may_refer(stream):
+                return ()
             facts = read_onnx(stream)
         if COMPILED in facts.operators:
             raise ValueError(f"holds a compiled part ({COMPILED}), whose files cannot be checked; use the model itself")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -15,9 +17,12 @@ from typing import TypeVar
 
 from gateway.common.domain.errors import UnreachableError, VariantError
 from gateway.common.domain.noise import NoiseSnapshot
-from gateway.common.domain.tensor import Tensor
+from gateway.common.domain.release import Release
+from gateway.common.domain.tensor import Tensor, Tensors
+from gateway.serving import assembly
+from gateway.serving.config import Config
+from gateway.serving.domain.ports import Session
 from gateway.serving.machine_noise import conditions_since, snapshot
-from gateway.workshop.bench.bare import BarePlan, run_bare
 from gateway.workshop.bench.bodies import (
     REGION,
     BenchModel,
@@ -28,12 +33,84 @@ from gateway.workshop.bench.bodies import (
     region_body,
     region_content,
 )
-from gateway.workshop.bench.cores import CoreSplit
 from gateway.workshop.bench.figures import BenchFigures, figures
 from gateway.workshop.bench.http_connection import HttpLoadConnection, LoadError
 from gateway.workshop.bench.load import LoadPlan, LoadResult, ask_once, drive
 from gateway.workshop.bench.served import GATEWAY_ID, ServedModel
 from gateway.workshop.bench.settings import BenchSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BarePlan:
+    """Loop of one release: `inputs` of one run, for `seconds`, on `cores`."""
+
+    config: Config
+    release: Release
+    state: Path
+    inputs: Tensors
+    seconds: float
+    cores: tuple[int, ...]
+
+
+def run_bare(plan: BarePlan, settings: BenchSettings) -> tuple[str, LoadResult]:
+    """Return the name of the variant, and its times. Raise VariantError, ConfigurationError."""
+    os.sched_setaffinity(0, plan.cores)
+    return asyncio.run(_run(plan, settings))
+
+
+async def _run(plan: BarePlan, settings: BenchSettings) -> tuple[str, LoadResult]:
+    surveyed = await assembly.survey(plan.config)
+    with assembly.opened(plan.config, surveyed, plan.state, lambda _remark: None) as loader:
+        opened = await loader.first(plan.release, loader.open)
+        try:
+            _loop(opened.session, plan.inputs, settings.warm_up_s, settings)
+            return opened.candidate.variant.name, _loop(opened.session, plan.inputs, plan.seconds, settings)
+        finally:
+            opened.session.close()
+
+
+def _loop(session: Session, inputs: Tensors, seconds: float, settings: BenchSettings) -> LoadResult:
+    laps: list[int] = []
+    cpu_ns, start_ns = time.process_time_ns(), time.perf_counter_ns()
+    end_ns = last_ns = start_ns + 0
+    end_ns += round(seconds * 1e9)
+    while last_ns < end_ns and len(laps) < settings.laps_limit:
+        session.run(inputs)
+        now_ns = time.perf_counter_ns()
+        laps.append(now_ns - last_ns)
+        last_ns = now_ns
+    return LoadResult(laps, (last_ns - start_ns) / 1e9, (time.process_time_ns() - cpu_ns) / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSplit:
+    """Cores of the server (and of the bare runtime), and those of the load."""
+
+    server: tuple[int, ...]
+    load: tuple[int, ...]
+
+    @property
+    def is_apart(self) -> bool:
+        """Return True if they share no core."""
+        return not set(self.server) & set(self.load)
+
+
+def split_cores(cores: Collection[int]) -> CoreSplit:
+    """Return the last core for the load and the others for the server; one core is shared."""
+    ordered = tuple(sorted(cores))
+    return CoreSplit(ordered[:-1], ordered[-1:]) if len(ordered) > 1 else CoreSplit(ordered, ordered)
+
+
+@contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """Keep this process, and children that it starts in the block, on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
 
 Result = TypeVar("Result")
 GRPC, HTTP, MQTT, SHARED = "grpc", "http", "mqtt", "shm"

@@ -89,7 +89,11 @@ def served(
             _wait(process, http_port, log, settings.ready_s)
             yield ServedModel((HOST, http_port), (HOST, grpc_port), process.pid, broker)
         finally:
-            _stop(process, settings.stop_s)
+            process.terminate()
+            try:
+                process.wait(settings.stop_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path, limit_s: float) -> None:
@@ -112,11 +116,3 @@ def _is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _stop(process: subprocess.Popen[bytes], limit_s: float) -> None:
-    process.terminate()
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()

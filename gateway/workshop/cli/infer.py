@@ -42,7 +42,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the answer, or feed a video or camera."""
     if arguments.video or arguments.camera:
         return infer_video.command(arguments)
-    _check_still(arguments)
+    for option in ("rate", "frames", "seconds"):
+        if getattr(arguments, option) is not None:
+            raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
     labels: tuple[str, ...] = ()
     wait, find = ModelWait(arguments.model, arguments.wait, arguments.config), partial(find_running, arguments)
     found = find() if disk_meant(arguments) else wait.gateway(find)
@@ -62,13 +64,6 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         _print(answer, documents, labels)
     return 0
-
-
-def _check_still(arguments: argparse.Namespace) -> None:
-    """Raise ConfigurationError for options of videos without one."""
-    for option in ("rate", "frames", "seconds"):
-        if getattr(arguments, option) is not None:
-            raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
 
 
 def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace, *, upright: bool) -> None:

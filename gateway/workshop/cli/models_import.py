@@ -13,7 +13,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.terminal.tables import mark, print_json, print_table, progress
 from gateway.serving.cli.common import configured
 from gateway.serving.config import Config, own_models_folder
-from gateway.workshop.importing.collect import collect, source_folder
+from gateway.workshop.importing.collect import ImportSettings, collect, source_folder
 from gateway.workshop.importing.imported import (
     ImportedModel,
     ImportedPipeline,
@@ -22,7 +22,6 @@ from gateway.workshop.importing.imported import (
     check_name,
 )
 from gateway.workshop.importing.release_writer import check_names, pipeline_text, settled, write_releases
-from gateway.workshop.importing.settings import ImportSettings
 from gateway.workshop.importing.source import Documents
 from gateway.workshop.importing.sources import choose_source
 
@@ -43,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.dir is None:
         raise ConfigurationError("models import needs the source: edge-gateway models import SOURCE --into DIR")
     config = configured(arguments)
-    path, into = Path(arguments.dir), _model_directory(arguments, config)
+    path, into = Path(arguments.dir), (Path(arguments.into) if arguments.into else own_models_folder(config))
     documents = asyncio.run(_collected(path, config))
     kind = choose_source(documents, arguments.kind or "")
     source = _checked(renamed(kind.read(documents), arguments.name, arguments.version))
@@ -66,11 +65,6 @@ def command(arguments: argparse.Namespace) -> int:
             print(f"written: {folder}")
         print(f"next: edge-gateway models check {into}" if report.written else "nothing was written")
     return 0 if source.releases and (arguments.skip or not source.skipped) else 1
-
-
-def _model_directory(arguments: argparse.Namespace, config: Config) -> Path:
-    """Return the model directory; the models that come with the gateway are left as they are."""
-    return Path(arguments.into) if arguments.into else own_models_folder(config)
 
 
 async def _collected(path: Path, config: Config) -> Documents:

@@ -18,6 +18,7 @@ from gateway.common.domain.model_files import MODEL_STEM
 from gateway.common.domain.pipeline import PIPELINE, read_pipeline
 from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.release import Release
+from gateway.common.domain.text_model import is_generative
 from gateway.common.domain.verdict import Signature
 from gateway.common.terminal.tables import plain, print_facts, print_json, print_lines, print_table, progress
 from gateway.serving import assembly
@@ -223,11 +224,13 @@ def _print(draft: ManifestDraft, created: CreatedModel) -> None:
     more = ", …" if len(manifest.labels) > LABELS_SHOWN else ""
     labels = f"{len(manifest.labels)}: {', '.join(manifest.labels[:LABELS_SHOWN])}{more}" if manifest.labels else "none"
     facts = [("task", manifest.task or f"none: {draft.proposal.why}"), ("labels", labels)]
+    facts += [("adapters", ", ".join(manifest.adapters))] if manifest.adapters else []
     facts += [(name, verdict.reason) for name, verdict in created.verdicts.items()]
     facts += [("assumed", f"{place}: {note.removeprefix(f'{ASSUMED}: ')}") for place, note in _assumed(created)]
     facts += [("results", tensors_only(created.lacking))] if created.lacking else []
     facts += [("written", str(created.folder / MANIFEST))]
-    facts += [("next", f"edge-gateway models quantize {created.folder} --calibration DATA")]
+    quantize = f"edge-gateway models quantize {created.folder} --calibration DATA"
+    facts += [("next", "edge-gateway run" if is_generative(manifest) else quantize)]
     print_facts(facts)
 
 
@@ -252,6 +255,7 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         "task": {"kind": manifest.task, "options": dict(draft.proposal.options), "why": draft.proposal.why},
         "lacking": created.lacking,
         "labels": list(manifest.labels),
+        "adapters": list(manifest.adapters),
         **signature_json,
         "variants": [
             {

@@ -111,7 +111,8 @@ def _new(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="an .onnx, .tflite or .xml file; several are variants of one model; with --pipeline names of models",
+        help="an .onnx, .tflite, .xml or .gguf file; several are variants of a model, and a .gguf with an adapter "
+        "(LoRA) is one of the language model that is named, too; with --pipeline names of models",
     )
     parser.add_argument(
         "--pipeline",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from gateway.common.domain.errors import ConfigurationError, VariantError
@@ -16,8 +16,19 @@ from gateway.serving.domain.onnx_header import OnnxHeader, read_onnx_header
 from gateway.serving.runtimes.settings import TrialSettings
 from gateway.serving.runtimes.trial import inspect_file
 from gateway.serving.store.references import references
-from gateway.workshop.importing.settings import ImportSettings
 from gateway.workshop.importing.source import Documents, SourceModel
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSettings:
+    """Limits for reading a source."""
+
+    document_limit_bytes: int = 1_048_576  # a configuration or a file of labels that is larger is refused
+    yaml_limit_bytes: int = 262_144  # the same for YAML, whose parser takes about 10 s for each MiB
+    entries_limit: int = 10_000  # most files and folders of a source
+    depth_limit: int = 12  # most folders inside each other
+    models_limit: int = 200  # most model files of a source: a process opens each
+
 
 NAMES = frozenset({"MLmodel", "config.pbtxt", "config.json", "preprocessor_config.json", "metadata.yaml", "model.py"})
 """Names of documents that readers use."""

@@ -23,6 +23,7 @@ from gateway.workshop.importing.imported import (
     ImportFinding,
     fitting_labels,
     left_out,
+    plain_name,
     shapes,
     taken,
     to_add,
@@ -30,7 +31,6 @@ from gateway.workshop.importing.imported import (
 )
 from gateway.workshop.importing.json_document import read_json
 from gateway.workshop.importing.pixels import image_spec, preprocess_keys
-from gateway.workshop.importing.single import plain_name
 from gateway.workshop.importing.source import Documents, SourceModel, joined
 
 CONFIG = "config.json"

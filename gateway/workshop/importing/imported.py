@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ROWS, Binding, SequenceBatching, TensorSpec
 from gateway.common.domain.manifest_toml import NAME_PATTERN
+from gateway.common.domain.model_files import MODEL_STEM, NO_MODEL
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.verdict import Signature
-from gateway.workshop.importing.source import SourceModel
+from gateway.workshop.importing.source import Documents, SourceModel
 
 
 class ImportOutcome(enum.Enum):
@@ -175,3 +177,24 @@ def shapes(signature: Signature) -> tuple[ImportFinding, ...]:
     """Return the tensors as facts."""
     pairs = [("input", spec) for spec in signature.inputs] + [("output", spec) for spec in signature.outputs]
     return tuple(taken(f"{role} {spec.name}", f"{spec.datatype.label} {list(spec.shape)}") for role, spec in pairs)
+
+
+NAME_LIMIT = 128
+
+
+def only_model(documents: Documents) -> SourceModel:
+    """Return the only model file of a source. Raises ConfigurationError if there is none, or several."""
+    paths = sorted(documents.models)
+    if not paths:
+        raise ConfigurationError(NO_MODEL, file=documents.name)
+    if len(paths) > 1:
+        problem = f"holds several models: {', '.join(paths[:3])}; import each file alone"
+        raise ConfigurationError(problem, file=documents.name)
+    return documents.models[paths[0]]
+
+
+def plain_name(text: str) -> tuple[str, tuple[ImportFinding, ...]]:
+    """Return a name of a model made of any text, and the remark that it was changed."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)
+    name = re.sub(r"^[^A-Za-z0-9]+", "", name)[:NAME_LIMIT] or MODEL_STEM
+    return name, () if name == text else (taken("name", f"{text:.80} becomes {name}; --name sets another"),)

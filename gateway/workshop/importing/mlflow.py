@@ -20,12 +20,12 @@ from gateway.workshop.importing.imported import (
     ImportedSource,
     ImportFinding,
     left_out,
+    plain_name,
     shapes,
     taken,
     variant_of,
 )
 from gateway.workshop.importing.json_document import json_value
-from gateway.workshop.importing.single import plain_name
 from gateway.workshop.importing.sklearn_export import PRODUCER, tabular_task
 from gateway.workshop.importing.source import Documents, joined
 from gateway.workshop.importing.yaml_document import read_yaml

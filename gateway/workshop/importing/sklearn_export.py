@@ -17,12 +17,13 @@ from gateway.workshop.importing.imported import (
     ImportedSource,
     ImportFinding,
     fitting_labels,
+    only_model,
+    plain_name,
     shapes,
     taken,
     to_add,
     variant_of,
 )
-from gateway.workshop.importing.single import only_model, plain_name
 from gateway.workshop.importing.source import Documents, SourceModel
 
 PRODUCER = "skl2onnx"

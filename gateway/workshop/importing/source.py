@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.verdict import Signature
 from gateway.serving.domain.onnx_header import OnnxHeader
 
@@ -108,8 +107,3 @@ def joined(*parts: str) -> str:
     if whole.is_absolute() or ".." in whole.parts or any("\\" in part or not part.isprintable() for part in parts):
         raise ConfigurationError("leads out of the source; name a file inside it", file=str(whole)[:200])
     return "" if str(whole) == "." else str(whole)
-
-
-def class_sizes(specs: tuple[TensorSpec, ...]) -> set[int]:
-    """Return the sizes of the last dimensions of outputs, without open ones."""
-    return {spec.shape[-1] for spec in specs if spec.shape and spec.shape[-1] > 0}

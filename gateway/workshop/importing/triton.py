@@ -71,7 +71,7 @@ def _versions(
         if python is not None:
             yield from python_models(documents, name, folder, python)
             return
-        config = _config(documents, path, name)
+        config = read_config(documents.text(path), path, name) if path in documents.files else TritonConfig(path)
     except UnofferedError as error:
         yield SkippedModel(name, "", str(error))
         return
@@ -123,10 +123,6 @@ def _pipeline(
     outputs = {each.name: made.get(each.name, ("", each.name)) for each in config.outputs}
     version = versions[-1] if versions else "1"
     return imported_pipeline(StepGraph(name, version, inputs, nodes, outputs, config.file, tuple(findings)))
-
-
-def _config(documents: Documents, path: str, name: str) -> TritonConfig:
-    return read_config(documents.text(path), path, name) if path in documents.files else TritonConfig(path)
 
 
 def _labels(documents: Documents, folder: str, config: TritonConfig) -> tuple[str, ...]:

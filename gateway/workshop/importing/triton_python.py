@@ -44,7 +44,7 @@ def python_models(
         raise UnofferedError(f"{ENVIRONMENT} is not offered: code runs with the gateway's packages", file=config.file)
     if config.sequence is not None:
         raise UnofferedError(
-            "sequence_batching is not offered for Python code: a step keeps no states", file=config.file
+            "sequence_batching is not offered for Python code; write its step with stream = true", file=config.file
         )
     versions = numbered_versions(documents, folder)
     unserved = config.unserved(versions.served)
@@ -63,7 +63,8 @@ def python_models(
 
 def _pipeline(documents: Documents, release: tuple[str, str], folder: str, config: TritonConfig) -> ImportedPipeline:
     place, is_batched = joined(folder, FILE), bool(config.max_batch_size)
-    check_code(documents.text(place), place)
+    code = documents.text(place)
+    check_code(code, place)
     others = [file for file in documents.within(folder) if file != FILE]
     if documents.folders(folder) or not all(map(NAME_PATTERN.fullmatch, others)):
         raise UnofferedError(
@@ -82,6 +83,7 @@ def _pipeline(documents: Documents, release: tuple[str, str], folder: str, confi
     step |= {"files": others} if others else {}
     step |= {"inputs": given, "outputs": outputs}
     step |= {} if is_batched else {"batch": False}
+    step |= {"stream": True} if "correlation_id" in code else {}
     step |= {"parameters": dict(config.parameters)} if config.parameters else {}
     answers = "[output]\n" + "".join(toml_lines({made[key]: f"{STEP}.{key}" for key in outputs}))
     body = "\n".join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +15,14 @@ from typing import Any
 import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, RequestError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ModelManifest, TensorSpec, fits
 from gateway.common.domain.tensor import Array, Datatype
-from gateway.common.store.plain import file_digest
+from gateway.common.store.plain import file_digest, read_plain
 from gateway.serving.domain.golden import input_key
 from gateway.serving.engine.images import decode_images
 from gateway.serving.engine.settings import EngineSettings
 from gateway.serving.tasks.catalog import task_of
 from gateway.serving.tasks.frame import Frame
-from gateway.workshop.making.bounded_files import read_bounded
-from gateway.workshop.making.request_files import read_requests
 from gateway.workshop.making.samples import (
     SampleSet,
     joined_samples,
@@ -156,7 +155,7 @@ def _read(file: DataFile, manifest: ModelManifest, settings: CalibrationSettings
         problem = f"is no file of samples by its suffix; name a {', '.join(sorted(SUFFIXES))} file"
         raise ConfigurationError(problem, file=str(file.path))
     try:
-        part = reader(read_bounded(file.path, settings.file_limit_bytes), manifest)
+        part = reader(read_plain(file.path, settings.file_limit_bytes), manifest)
     except RequestError as error:
         raise ConfigurationError(error.message, file=str(file.path)) from error
     except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
@@ -244,3 +243,44 @@ def _joined(parts: Sequence[list[Any] | None]) -> list[Any] | None:
     if known and len(known) < len(parts):
         raise ValueError("only some files have classes; give each a folder of its class or a column of labels, or none")
     return [each for part in known for each in part] or None
+
+
+def read_requests(content: bytes, manifest: ModelManifest) -> dict[str, Array]:
+    """Return the samples [samples, …] of all requests by input: their rows, or a request each if a model has no rows.
+
+    Raises ValueError with the line.
+    """
+    parts = []
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.strip():
+            try:
+                parts.append(_request_samples(json.loads(line), manifest))
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                words = str(error) if isinstance(error, ValueError) else "it is no body of an inference request"
+                raise ValueError(f"line {number}: {words}") from error
+    if not parts:
+        raise ValueError("it has no requests")
+    return joined_samples(parts)
+
+
+def _request_samples(body: Mapping[str, Any], manifest: ModelManifest) -> dict[str, Array]:
+    sent = {entry["name"]: entry for entry in body["inputs"]}
+    arrays = {spec.name: _array(sent[spec.name], spec) for spec in manifest.inputs if spec.name in sent}
+    if missing := next((spec.name for spec in manifest.inputs if spec.name not in sent and spec.default is None), ""):
+        raise ValueError(f"the request has no input {missing!r}")
+    if not manifest.batched:
+        arrays = {name: array[np.newaxis] for name, array in arrays.items()}
+    return with_defaults(arrays, manifest)
+
+
+def _array(entry: Mapping[str, Any], spec: TensorSpec) -> Array:
+    if "data" not in entry:
+        raise ValueError(f"input {spec.name!r} has no data in JSON; record requests that clients send as JSON")
+    if spec.datatype is Datatype.BYTES:
+        raise ValueError(f"input {spec.name!r} takes texts, which are no calibration data")
+    if entry["datatype"] != spec.datatype.label:
+        raise ValueError(f"input {spec.name!r} has the datatype {entry['datatype']!r:.20}, not {spec.datatype.label}")
+    array = np.asarray(entry["data"], spec.datatype.dtype).reshape(entry["shape"])
+    if not fits(array.shape, spec.shape):
+        raise ValueError(f"input {spec.name!r} has the shape {list(array.shape)}, expected {list(spec.shape)}")
+    return array

@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.manifest import ROWS, Binding, ModelManifest, TensorSpec, Variant
+from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Datatype
+from gateway.common.domain.text_model import TEXT_INPUTS, TEXT_OUTPUTS
 from gateway.common.domain.verdict import Signature
 from gateway.serving.tasks.catalog import TASKS, task_of
 from gateway.serving.tasks.keypoints import COCO_KEYPOINTS
 from gateway.serving.tasks.postprocessed_head import ROLES, roles_of
 from gateway.workshop.making.image_draft import with_layout, with_preprocess
-from gateway.workshop.making.matching import match_tensors
 from gateway.workshop.making.model_file import ModelFile
 from gateway.workshop.making.task_proposal import TaskProposal, propose_task
-from gateway.workshop.making.tensor_guesses import RowsGuess, guess_rows, rows_first, with_rows_second
+from gateway.workshop.making.tensor_guesses import RowsGuess, guess_rows, merged_shape, rows_first, with_rows_second
 from gateway.workshop.making.wishes import ASSUMED, INFERRED, Question, Remarks, Wishes
 
 Specs = tuple[TensorSpec, ...]
@@ -50,6 +51,8 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     """
     files = [replace(file, signature=with_rows_second(file.signature)) for file in files]
     ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
+    if any(file.signature.outputs in {TEXT_OUTPUTS, ()} for file in ordered):
+        return _language_draft(ordered, wishes, remarks)
     inputs, outputs = _specs(ordered, remarks)
     labels, why = _labels(ordered, wishes)
     proposal = propose_task(Signature(inputs, outputs), labels, len(wishes.keypoints))
@@ -83,6 +86,31 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     if "classes" in (manifest.task_options or {}):
         remarks.assume("task.classes", "classes come before scores in the file, whose names do not tell them")
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
+
+
+def _language_draft(files: tuple[ModelFile, ...], wishes: Wishes, remarks: Remarks) -> ManifestDraft:
+    """Return the draft of a language model: its tensors are known, and it has no task. Raises ConfigurationError."""
+    if wishes.task or wishes.labels or wishes.keypoints or wishes.options:
+        raise ConfigurationError(
+            "is a language model, which has no task and no labels; leave these options out", file=str(files[0].path)
+        )
+    adapters = tuple(file.path for file in files if not file.signature.outputs)
+    names = [path.stem for path in adapters]
+    for path in adapters:
+        if len(adapters) == len(files):
+            raise ConfigurationError("is an adapter; name the language model that it belongs to, too", file=str(path))
+        if names.count(path.stem) > 1 or not NAME_PATTERN.fullmatch(path.stem):
+            problem = "gives its adapter a name that another has, or that is no name; rename the file"
+            raise ConfigurationError(problem, file=str(path))
+    for file in files:
+        if adapters and file.signature.outputs not in {TEXT_OUTPUTS, ()}:
+            problem = f"is no language model, and has no adapters; leave {', '.join(map(str, adapters))} out"
+            raise ConfigurationError(problem, file=str(file.path))
+    files = tuple(replace(file, adapters=adapters) for file in files if file.signature.outputs)
+    bound, inputs, outputs = _variants(files, TEXT_INPUTS, TEXT_OUTPUTS, remarks)
+    variants = tuple(replace(variant, bind={}) for variant in bound)  # all have the same names
+    manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, batch=False)
+    return ManifestDraft(manifest, files, TaskProposal("", why="a language model"), remarks.notes, ())
 
 
 def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> TaskProposal:
@@ -240,3 +268,69 @@ def _window_note(spec: TensorSpec) -> str:
         'To serve windows of sensors, name the channels and the rate of the training data, and remove the "#":\n'
         f"[window]\nchannels = [{names}]\nsize_rows = {rows}\nhop_rows = {max(1, rows // 2)}\nrate_hz = 10"
     )
+
+
+_SWAPPED = {"NCHW": "NHWC", "NHWC": "NCHW"}
+
+
+def match_tensors(
+    specs: Sequence[TensorSpec], file: ModelFile, own: Sequence[TensorSpec]
+) -> tuple[dict[str, Binding], list[tuple[int, ...]]]:
+    """Return the binding of each tensor in `own` (the inputs or the outputs of `file`), and the shapes that fit both.
+
+    A tensor of the same name is taken first, then the only one that fits, then the one in the same place. Raises
+    ConfigurationError if a tensor has no counterpart.
+    """
+    bindings: dict[str, Binding] = {}
+    shapes: list[tuple[int, ...]] = []
+    left = list(own)
+    for place, spec in enumerate(specs):
+        fitting = [each for each in left if _fit(spec, each)]
+        named = [each for each in fitting if each.name == spec.name]
+        placed = [each for each in fitting if place < len(own) and each is own[place]]
+        found = next(iter(named or (fitting if len(fitting) == 1 else placed)), None)
+        if found is None:
+            raise _no_variant(spec, file, own)
+        left.remove(found)
+        layout, shape = _fit(spec, found) or ("", spec.shape)
+        bindings[spec.name] = Binding(found.name, layout)
+        shapes.append(shape)
+    return bindings, shapes
+
+
+def _fit(spec: TensorSpec, own: TensorSpec) -> tuple[str, tuple[int, ...]] | None:
+    """Return the layout of a file's tensor and the manifest's shape that both accept; None if they do not agree."""
+    if _family(spec) != _family(own):
+        return None
+    layouts = [own.layout] if own.layout else [spec.layout, *filter(None, [_SWAPPED.get(spec.layout)])]
+    for layout in layouts:
+        turned = _turned(own.shape, layout, spec.layout)
+        shape = merged_shape(_with_own_rows(spec.shape), _with_own_rows(turned))
+        if shape is not None:
+            return layout, (spec.shape[:1] + shape[1:])
+    return None
+
+
+def _with_own_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape with an open first dimension in place of 1: the gateway runs rows one after the other."""
+    return (ROWS, *shape[1:]) if shape[:1] == (1,) else shape
+
+
+def _turned(shape: tuple[int, ...], layout: str, wanted: str) -> tuple[int, ...]:
+    if not layout or layout == wanted or len(shape) != len(layout):
+        return shape
+    return tuple(shape[layout.index(axis)] for axis in wanted)
+
+
+def _family(spec: TensorSpec) -> str:
+    """Return the family of a datatype, as bindings convert: floats, integers, booleans, texts."""
+    return spec.datatype.dtype.kind.replace("u", "i")
+
+
+def _no_variant(spec: TensorSpec, file: ModelFile, own: Sequence[TensorSpec]) -> ConfigurationError:
+    offered = ", ".join(f"{each.name!r} {each.datatype.label} {list(each.shape)}" for each in own[:4]) or "none"
+    problem = (
+        f"is no variant of the first file: nothing fits {spec.name!r} {spec.datatype.label} {list(spec.shape)}; it has "
+        f"{offered}; make a model of its own of it"
+    )
+    return ConfigurationError(problem, file=str(file.path))

@@ -33,7 +33,11 @@ def edited(text: str, manifest: ModelManifest, notes: Notes, file: str) -> str:
     variants = []
     for variant in manifest.variants:
         old = before.get(variant.name)
-        is_same = old is not None and (old.artifacts, old.bind) == (variant.artifacts, variant.bind)
+        is_same = old is not None and (old.artifacts, old.bind, old.adapters) == (
+            variant.artifacts,
+            variant.bind,
+            variant.adapters,
+        )
         note = notes.get(f"variant.{variant.name}.accuracy", "")
         own = by_name.get(variant.name, "") if is_same else ""
         changed = own and (own if old == variant and not note else _with_accuracy(own, variant.accuracy, note))

@@ -32,12 +32,7 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
     values |= {"labels": manifest.labels, "max_accuracy_loss": manifest.max_accuracy_loss}
     if manifest.batch is False or "batch" in notes:
         values["batch"] = manifest.batch is not False
-    if manifest.max_batch_rows:
-        values["max_batch_rows"] = manifest.max_batch_rows
-    if manifest.rows:
-        values["rows"] = manifest.rows
-    if manifest.require:
-        values["require"] = manifest.require
+    values |= {key: value for key in ("max_batch_rows", "rows", "require") if (value := getattr(manifest, key))}
     text = "".join(toml_lines(values, notes, ""))
     blocks = [text if manifest.task_options is None else f"{text}\n{_task(manifest, manifest.task_options, notes)}"]
     blocks += [_input(spec, notes) for spec in manifest.inputs]
@@ -51,7 +46,7 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
 
 
 def _sequence(sequence: SequenceBatching) -> list[str]:
-    limits = {"keys": sequence.limits.keys, "idle_s": sequence.limits.idle_s, "keep_state": sequence.keep_state}
+    limits = {**asdict(sequence.limits), "keep_state": sequence.keep_state}
     states = [toml_table("[[sequence.state]]", asdict(state)) for state in sequence.states]
     values = [asdict(control) for control in sequence.controls]
     for each in values:
@@ -77,7 +72,8 @@ def variant_text(variant: Variant, notes: Notes | None = None) -> str:
         values["signature"] = variant.signature
     values |= {"accelerators": variant.accelerators, "needs": variant.needs}
     values["artifacts"] = artifact_values(variant.artifacts)
-    return with_bindings(toml_table("[[variant]]", values, notes, f"variant.{variant.name}."), variant.bind)
+    text = with_bindings(toml_table("[[variant]]", values, notes, f"variant.{variant.name}."), variant.bind)
+    return f"{text}\n{toml_table('[variant.adapters]', variant.adapters)}" if variant.adapters else text
 
 
 def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> str:
@@ -87,7 +83,8 @@ def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> 
 
 def _input(spec: TensorSpec, notes: Notes) -> str:
     values = _tensor(spec) | ({"finite": True} if spec.finite else {})
-    values |= {} if spec.default is None else {"default": spec.default}
+    default = spec.default.decode() if isinstance(spec.default, bytes) else spec.default
+    values |= {} if default is None else {"default": default}
     values |= {"layout": spec.layout} if spec.layout else {}
     text = toml_table("[[input]]", values, notes, f"input.{spec.name}.")
     if spec.preprocess is None:

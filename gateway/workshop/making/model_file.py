@@ -19,6 +19,7 @@ from gateway.serving.domain.onnx_header import OnnxHeader, read_onnx_header
 from gateway.serving.domain.openvino_graph import read_openvino_graph
 from gateway.serving.domain.rows.graph import Graph
 from gateway.serving.runtimes.litert_tables import first_graph, weight_bytes
+from gateway.serving.runtimes.llamacpp import is_adapter, precision_of
 from gateway.serving.runtimes.settings import TrialSettings
 from gateway.serving.runtimes.trial import inspect_file
 from gateway.serving.store.references import references
@@ -43,7 +44,8 @@ class ModelFile:
     """Model file with what it tells. `others`: files to which it refers, relative to its folder.
 
     `value_range` is the range of pixels that the exporter or the graph tells, or "". `range_why` is the reason.
-    `size_px` is the (height, width) that the exporter noted. `remarks` are facts for people.
+    `size_px` is the (height, width) that the exporter noted. `remarks` are facts for people. `adapters` of a language
+    model are files of their own; such a file has no tensors of its own.
     """
 
     path: Path
@@ -57,12 +59,15 @@ class ModelFile:
     range_why: str = ""
     size_px: tuple[int, int] | None = None
     remarks: tuple[str, ...] = ()
+    adapters: tuple[Path, ...] = ()
 
 
 async def read_model_file(path: Path, trial: TrialSettings, settings: WorkshopSettings) -> ModelFile:
     """Return a model file; a child process opens it. Raises ConfigurationError with the file and what to do."""
     runtime = runtime_of(path)
     try:
+        if runtime == "llamacpp" and is_adapter(path):
+            return ModelFile(path, runtime, Signature((), ()), "adapter")
         others = references(path.parent, path.name)
         header, operators = _read_onnx(path) if runtime == "onnx" else (OnnxHeader(), frozenset[str]())
         signature = await inspect_file(runtime, path, trial)
@@ -71,6 +76,8 @@ async def read_model_file(path: Path, trial: TrialSettings, settings: WorkshopSe
     except (VariantError, ValueError) as error:
         raise ConfigurationError(_explained(str(error)), file=str(path)) from error
     check_sizes(signature, path)
+    if runtime == "llamacpp":
+        return ModelFile(path, runtime, signature, precision_of(path), others)
     graph = read_graph(path, runtime)
     value_range, why = next((part for name in image_inputs(graph) if (part := scaled_range(graph, name))[0]), ("", ""))
     remarks = _remarks(signature, header, operators)

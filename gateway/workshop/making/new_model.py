@@ -76,6 +76,7 @@ async def create_model(
 def check_space(files: Sequence[ModelFile], folder: Path) -> None:
     """Check that the disk of `folder` has room for copies. Raises ConfigurationError."""
     paths = [file.path.parent / name for file in files for name in (file.path.name, *file.others)]
+    paths += [path for file in files for path in file.adapters]
     needed, free = sum(path.stat().st_size for path in paths), shutil.disk_usage(folder).free
     if needed > free:
         problem = f"the files have {needed} bytes, but the disk has {free} left; free space, or name another --models"
@@ -84,11 +85,13 @@ def check_space(files: Sequence[ModelFile], folder: Path) -> None:
 
 def _copied(variant: Variant, file: ModelFile, folder: Path, stage: Stage) -> Variant:
     stage(f"copying {file.path.name}")
-    names = (file.path.name, *file.others)
-    for name in names:
-        copy_file(file.path.parent / name, folder / variant.name / name)
-    artifacts = tuple(read_artifact(folder, f"{variant.name}/{name}") for name in names)
-    return replace(variant, artifacts=artifacts)
+    copies = {f"{variant.name}/{name}": file.path.parent / name for name in (file.path.name, *file.others)}
+    adapters = {path.stem: f"{variant.name}/adapters/{path.name}" for path in file.adapters}
+    copies |= dict(zip(adapters.values(), file.adapters, strict=True))
+    for name, path in copies.items():
+        copy_file(path, folder / name)
+    artifacts = tuple(read_artifact(folder, name) for name in copies)
+    return replace(variant, artifacts=artifacts, adapters=adapters)
 
 
 async def _tried(

@@ -65,7 +65,8 @@ def write_golden(golden: GoldenSet, manifest: ModelManifest, folder: Path, setti
     arrays: dict[str, Array] = {f"input.{name}": array for name, array in part.inputs.items()}
     arrays |= {f"output.{name}": array for name, array in part.outputs.items()}
     arrays |= {} if golden.label is None else {"label": golden.label[:rows]}
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    stored = {key: array.astype("S") if array.dtype.hasobject else array for key, array in arrays.items()}
+    np.savez_compressed(content, **stored)  # type: ignore[arg-type]
     (folder / GOLDEN).write_bytes(content.getvalue())
     return Golden(GOLDEN, hashlib.sha256(content.getvalue()).hexdigest())
 

@@ -211,12 +211,16 @@ def _text_boxes(tensors: _Tensors) -> TaskProposal | None:
 
 
 def _end_to_end(tensors: _Tensors) -> TaskProposal | None:
-    """Propose boxes after suppression: [rows, boxes, 6] with corners, score and class."""
-    shape = tensors.first
-    if len(tensors.outputs) != 1 or len(shape) != 3 or shape[2] != 6 or shape[1] > BOXES_LIMIT:
+    """Propose boxes after suppression: [rows, boxes, 6] with corners, score and class, then key points with names."""
+    shape, points = tensors.first, tensors.points
+    values = next((each for each in (0, *POINT_VALUES) if shape[2:] == (6 + each * points,)), None)
+    if len(tensors.outputs) != 1 or values is None or shape[1] > BOXES_LIMIT:
         return None
-    why = f"{_shapes(tensors.outputs)}: two corners, score and class of each box"
-    return TaskProposal("object-detection", {"format": "end-to-end"}, why)
+    return TaskProposal(
+        "keypoints" if values else "object-detection",
+        {"format": "end-to-end"} | ({"points": points, "values": values} if values else {}),
+        f"{_shapes(tensors.outputs)}: two corners, score and class of each box{f', {points} points' if values else ''}",
+    )
 
 
 def _boxes_and_scores(tensors: _Tensors) -> TaskProposal | None:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.store.plain import open_plain
+from gateway.workshop.pull.bucket import S3Keys
 from gateway.workshop.pull.settings import PullSettings
-from gateway.workshop.pull.signature import S3Keys
 
 USER, PASSWORD, TOKEN = "EDGE_GATEWAY_PULL_USER", "EDGE_GATEWAY_PULL_PASSWORD", "EDGE_GATEWAY_PULL_TOKEN"
 """Environment variables with a name and a password, or with a bearer token."""

@@ -10,12 +10,11 @@ from datetime import datetime, timezone
 from gateway.common.transfer.connection import ConnectionPool
 from gateway.common.transfer.web import WebSource
 from gateway.workshop.pull.access import check_url, is_loopback, origin, rules, split_url
-from gateway.workshop.pull.bucket import BucketPlace, object_url
+from gateway.workshop.pull.bucket import BucketPlace, S3Keys, object_url, signed_headers
 from gateway.workshop.pull.credentials import read_keys, read_login
 from gateway.workshop.pull.reference import OciReference, S3Reference, UrlReference
 from gateway.workshop.pull.registry import RegistrySource
 from gateway.workshop.pull.settings import PullSettings
-from gateway.workshop.pull.signature import S3Keys, signed_headers
 from gateway.workshop.pull.source import FileReleaseSource
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.following import follow
-from fleet.client.client import Access, Client, ClientSettings
-from fleet.client.messages import ServerSentMessage
+from fleet.client.client import Access, Client, ClientSettings, ServerSentMessage
 from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import ChangesSettings
 from fleet.controller.database import events

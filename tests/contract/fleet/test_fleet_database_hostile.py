@@ -32,7 +32,6 @@ from fleet.controller.database import (
     enrolment,
     events,
     labels,
-    latest,
     leader,
     polling,
     releases,
@@ -66,7 +65,6 @@ ROOMS = (
     enrolment,
     events,
     labels,
-    latest,
     leader,
     polling,
     releases,
@@ -251,7 +249,7 @@ def test_no_text_becomes_a_statement(kind: str, tmp_path: Path) -> None:
     with made(kind, tmp_path) as database:
         canaries(database)
         attack()
-    assert outcomes["done"] > 20
+    assert outcomes["done"] * 10 > outcomes.total()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,12 +22,12 @@ from fleet.controller.control.monotonic_clock import MonotonicClock
 from fleet.controller.control.online_keys import OnlineKeys
 from fleet.controller.control.settings import MaintenanceSettings
 from fleet.controller.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
+from fleet.controller.database.audit import latest
 from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.credentials import new_credential
 from fleet.controller.database.errors import AbsentError
 from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Batch, Row
-from fleet.controller.database.latest import latest
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP

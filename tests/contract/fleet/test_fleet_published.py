@@ -96,10 +96,14 @@ def test_it_looks_again_when_it_is_time_and_at_once_after_a_publication(reposito
     assert known.current().basis == known.fresh().basis != before.basis
 
 
+@pytest.mark.parametrize("ended", [False, True])
 def test_no_thread_goes_by_the_publication_before_while_another_reads_the_new_one(
-    repository, database, monkeypatch
+    repository, database, monkeypatch, ended
 ) -> None:
-    """A device that has the new metadata would refuse what the old director's key signed."""
+    """A device that has the new metadata would refuse what the old director's key signed.
+
+    `ended`: the other thread has read it before this one looks whether another is published.
+    """
     known = publications(repository, database, Monotonic())
     before = known.current()
     repository.rotate(DIRECTOR)
@@ -114,6 +118,8 @@ def test_no_thread_goes_by_the_publication_before_while_another_reads_the_new_on
     def note(public: Path) -> tuple[int, ...]:
         if threading.current_thread() is threading.main_thread():
             asked.set()
+            if ended:
+                thread.join()
         return mark(public)
 
     monkeypatch.setattr(director_published, "_read", read_slowly)

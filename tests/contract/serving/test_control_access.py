@@ -117,6 +117,7 @@ async def test_a_body_beyond_the_bound():
         assert (await gateway.client.post(LOAD, json=ACTIVATION)).status_code == 200
 
 
+@pytest.mark.usefixtures("patient")
 async def test_too_many_connections_and_too_many_requests():
     async with serving(max_connections=2, max_requests=1) as gateway:
         gateway.engine.gate.clear()

@@ -281,6 +281,7 @@ async def test_connections_that_are_held_open_give_way_the_oldest_first() -> Non
             peer.socket.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_connections_that_do_something_give_way_to_none() -> None:
     async with serving(settings=GrpcSettings(max_connections=3)) as gateway:
         busy = [await asyncio.to_thread(_opened, gateway.target, headers(1)) for _ in range(3)]

@@ -142,6 +142,37 @@ async def test_a_camera_that_is_gone_leaves_nothing(broker: Mosquitto, home: Pee
     assert not [topic for topic in await kept(broker) if topic.startswith(owned)]
 
 
+async def test_cameras_come_and_go_while_others_keep_their_states(broker: Mosquitto, home: Peer) -> None:
+    async with frontend(simulated(), broker.url, BOTH, cameras=CAMERAS, home_assistant=ASSISTANT) as gateway:
+        for name in ("door", "yard"):
+            cameras(gateway).changed(name, streaming=True)
+            cameras(gateway).pictured(name, 0, b"jpeg")
+            answer(gateway, name)
+            assert (await home.next(f"edge/gw/rules/camera/moving/{name}")).payload == b"on"
+            await home.next(f"homeassistant/device/edge_gw/{documents.object_id('camera', name)}/config")
+        route = replace(BOTH, cameras=("door", "gate"))
+        gateway.follow([route], [CAMERAS[0], KnownCamera("gate", "moves")])
+        await said(home, STATUS.format("gate"), b"offline")
+        answer(gateway, "yard")  # on its way as the camera left
+        cameras(gateway).changed("yard", streaming=True)
+        cameras(gateway).pictured("yard", 0, b"jpeg")
+        for name in ("door", "gate"):
+            answer(gateway, name)
+        assert (await home.next("edge/gw/rules/camera/moving/gate")).payload == b"on"
+        await home.next(f"homeassistant/device/edge_gw/{documents.object_id('camera', 'gate')}/config")
+        await until(lambda: gateway.counters().get("answered") == 4)
+        held = await kept(broker)
+        assert [topic for topic in held if "yard" in topic] == []
+        assert [held[STATUS.format(name)] for name in ("door", "gate")] == [b"online", b"offline"]
+        moved = [each for each in home.received if each.topic == "edge/gw/rules/camera/moving/door"]
+        assert [each.payload for each in moved] == []  # its state went on
+        gateway.follow([], [])
+        await until(lambda: gateway.counters().get("announcements_removed") == 3)
+    left = ("edge/gw/cameras/", "edge/gw/results/", "edge/gw/rules/", "edge/gw/models/")
+    held = await kept(broker)
+    assert [topic for topic in held if topic.startswith(left) or "camera_" in topic] == []
+
+
 async def test_home_assistant_gets_the_camera_with_its_picture(broker: Mosquitto, home: Peer) -> None:
     config = f"homeassistant/device/edge_gw/{documents.object_id('camera', 'door')}/config"
     async with frontend(simulated(), broker.url, ROUTE, cameras=CAMERAS, home_assistant=ASSISTANT) as gateway:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,35 @@ async def test_gateway_sensors_and_models_are_announced(broker: Mosquitto, assis
         await until(lambda: gateway.counters().get("answered") == 2)
         assert gateway.counters().get("dropped_unrouted", 0) == 0
     assert not [each for each in assistant.received if each.topic in {config_of("a"), READY}]
+
+
+async def test_a_model_that_is_degraded_is_a_problem_of_the_gateway(broker: Mosquitto, assistant: Peer) -> None:
+    inference = simulated()
+    async with frontend(inference, broker.url, ROUTE, home_assistant=SETTINGS) as gateway:
+        sensor = (await assistant.next_json(GATEWAY))["components"]["binary_sensor_moves_degraded"]
+        assert (sensor["name"], sensor["device_class"]) == ("moves degraded", "problem")
+        serving = {"variant": "reference", "accelerator": "cpu"}
+        topic = sensor["state_topic"]
+        assert await assistant.next_json(topic) == {"degraded": False, **serving, "reason": ""}
+        inference.degraded = "chip is out"
+        gateway.readiness_changed()
+        assert await assistant.next_json(topic) == {"degraded": True, **serving, "reason": "chip is out"}
+    other = replace(ROUTE, model="identity_fp32")
+    async with frontend(simulated(), broker.url, other, home_assistant=SETTINGS) as gateway:
+        await until_removed(assistant, "moves")
+        topic = topic.replace("moves", "identity_fp32")
+        assert (await assistant.next_json(topic))["reason"] == ""
+        assert gateway._announcer is not None
+        gateway._announcer.follow((), ())
+        assert (await assistant.next(topic)).payload == b""
+        await until_removed(assistant, "identity_fp32")
+
+
+async def until_removed(assistant: Peer, model: str) -> None:
+    """Wait for a document that removes a model's entity."""
+    components: dict[str, Any] = {}
+    while components.get(f"binary_sensor_{model}_degraded") != {"platform": "binary_sensor"}:
+        components = (await assistant.next_json(GATEWAY))["components"]
 
 
 async def test_everything_is_announced_again_when_home_assistant_starts(broker: Mosquitto, assistant: Peer) -> None:

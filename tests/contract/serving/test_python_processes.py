@@ -19,7 +19,9 @@ import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Datatype, Tensor
-from gateway.serving.pipelines import python_process, python_steps, target
+from gateway.serving.domain.infer import END, START
+from gateway.serving.engine import openings, versions
+from gateway.serving.pipelines import python_process, python_steps
 from gateway.serving.pipelines.python_process import take
 from gateway.serving.pipelines.settings import PipelineSettings
 from gateway.serving.pipelines.target import open_pipeline
@@ -407,32 +409,149 @@ async def test_a_large_answer_is_freed_without_a_collection(tmp_path: Path, monk
     await rig.repository.close()
 
 
-async def test_a_start_that_is_late_twice_waits_for_its_time_or_for_other_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+"""Code whose start ends once there is a file."""
+
+
+async def slow_starts(folder: Path, count: int = 2) -> PythonRig:
+    """Return a rig with pipelines whose code waits; a change waits for none of them."""
+    rig = PythonRig()
+    rig.repository._openings._wait_s = 0.0
+    for number in range(count):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "step.py").write_text(WAITS + CODE)
+        rig.pipeline(CHAIN % "", f"slow{number}", folder / str(number))
+    await rig.begin()
+    return rig
+
+
+async def test_a_command_waits_for_a_slow_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "WAIT_S", 0.0)  # that is how long a daemon's change waits
+    rig = PythonRig()
+    (tmp_path / "step.py").write_text(WAITS + CODE)
+    rig.pipeline(CHAIN % "", folder=tmp_path)
+    begins = asyncio.create_task(rig.begin())
+    assert not (await asyncio.wait({begins}, timeout=0.5))[0]
+    (tmp_path / "go").touch()
+    await begins
+    assert (await rig.ask({"x": np.ones((1, 3))}))["z"].tolist() == [[6, 6, 6]]
+    await rig.repository.close()
+
+
+async def test_slow_starts_hold_up_no_other_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "RETRY_S", 3_600.0)  # the end of a start makes the next attempt due
+    rig = await slow_starts(tmp_path)
+    assert "it is still being opened" in rig.reason("slow0")
+    assert rig.repository.opens(rig.pipelines["slow0"])  # no earlier release steps in
+    rig.pipeline(CHAIN % "", "quick", folder := tmp_path / "quick")
+    folder.mkdir()
+    (folder / "step.py").write_text(CODE)
+    rig.model("other", lambda of: {"y": of["x"]}, (spec("x", 1),), (spec("y", 1),))
+    await rig.begin()
+    assert (await rig.ask({"x": np.ones((1, 1))}, name="other"))["y"].tolist() == [[1]]
+    for number in range(2):
+        (tmp_path / str(number) / "go").touch()
+    for name in ("quick", "slow0", "slow1"):
+        while rig.registry.serving(name, "1") is None:
+            await asyncio.sleep(0.02)
+        assert (await rig.ask({"x": np.ones((1, 3))}, name=name))["z"].tolist() == [[6, 6, 6]]
+    await rig.repository.close()
+
+
+@pytest.mark.parametrize("end", ["removed", "changed", "closed"])
+async def test_a_start_of_what_is_not_wanted_any_more_is_ended(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "SLOW", python_steps.SlowStarts())
-    started = list[object]()
+    started = list[python_process.PythonProcess]()
 
     def noted(step: Any) -> python_process.PythonProcess:
-        started.append(step)
-        return python_process.PythonProcess(step)
+        started.append(python_process.PythonProcess(step))
+        return started[-1]
 
     monkeypatch.setattr(python_steps, "PythonProcess", noted)
-    with monkeypatch.context() as patched:
-        patched.setattr(python_steps, "START_S", 0.3)
-        patched.setattr(python_steps, "SLOW_START_S", 0.2)
-        rig = await served(tmp_path, CHAIN % "", "import time\ntime.sleep(100)")
-        assert "step.py did not start within 0.3 s" in rig.reason()
-        for _ in range(3):
-            await rig.begin()  # whatever changes
-        assert "2 times; it is started again 600 s after that, or when its files change" in rig.reason()
-        assert len(started) == 2
-        patched.setattr(python_steps, "SLOW_PAUSE_S", 0.0)  # that time is over: a busy machine is no verdict
+    rig = await slow_starts(tmp_path, 1)
+    while not started:
+        await asyncio.sleep(0.01)
+    if end == "closed":
+        await rig.repository.close()
+    elif end == "removed":
+        rig.pipelines.clear()
         await rig.begin()
-        assert len(started) == 3
-    (tmp_path / "step.py").write_text(CODE)
+    else:
+        rig.pipeline(CHAIN % "", "slow0", tmp_path / "0", digest="p2")
+        await rig.begin()
+    assert started[0].popen.poll() is not None
+    if end != "closed":
+        await rig.repository.close()
+    assert [each.popen.poll() is not None for each in started] == [True] * len(started)
+
+
+STREAMS = """
+import time
+class Step:
+    sums = {}
+    def run(self, x, stream):
+        if stream.starts or stream.key not in self.sums:
+            self.sums[stream.key] = 0.0
+        if x[0] < 0: time.sleep(0.05)
+        self.sums[stream.key] += abs(float(x.sum()))
+        total = self.sums[stream.key]
+        if stream.ends: del self.sums[stream.key]
+        return {"y": [total], "word": [f"{stream.id} {len(self.sums)}"]}
+"""
+SUMMED = """
+[input]
+x = "FP32[]"
+[[step]]
+name = "m"
+model = "model"
+inputs = { x = "x" }
+[[step]]
+name = "code"
+python = "step.py"
+stream = true
+inputs = { x = "m.y" }
+outputs = { y = "FP32[]", word = "text" }
+[output]
+y = "code.y"
+word = "code.word"
+"""
+
+
+async def test_code_gets_the_stream_and_its_requests_in_order(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(STREAMS)
+    rig = PythonRig(slow=("model",))
+    rig.model("model", lambda of: {"y": of["x"]}, (spec("x"),), (spec("y"),))
+    rig.pipeline(SUMMED, folder=tmp_path)
     await rig.begin()
-    assert (await rig.ask({"x": np.ones((1, 3))}))["z"].tolist() == [[6, 6, 6]]
+
+    async def ask(value: float, stream: str = "7", place: int = 0, caller: str = "a") -> tuple[float, str]:
+        found = await rig.ask({"x": np.array([float(value)])}, stream=stream, place=place, caller=caller)
+        return float(found["y"][0]), found["word"][0].decode()
+
+    assert await ask(1) == (1, "7 1")
+    assert await ask(5, caller="b") == (5, "7 2")  # the same name of another caller
+    assert await ask(2) == (3, "7 2")
+    assert await ask(9, place=START) == (9, "7 2")
+    assert await ask(1, place=END) == (10, "7 1")
+    values = [-(place + 1.0) if place % 2 else place + 1.0 for place in range(12)]
+    found = await asyncio.gather(*(ask(value, "é") for value in values))
+    assert [total for total, _ in found] == np.cumsum(np.abs(values)).tolist()
+    assert rig.target().manifest.parameters["state"] == "stream"
+    await rig.repository.close()
+
+
+async def test_rows_that_run_one_by_one_begin_and_end_a_stream_once(tmp_path: Path) -> None:
+    code = (
+        "class Step:\n  def run(self, x, stream): return {'y': float(x), 'word': f'{stream.starts:d}{stream.ends:d}'}"
+    )
+    (tmp_path / "step.py").write_text(code)
+    rig = PythonRig()
+    rig.model("model", lambda of: {"y": of["x"]}, (spec("x"),), (spec("y"),))
+    rig.pipeline(SUMMED.replace("stream = true", "stream = true\nbatch = false"), folder=tmp_path)
+    await rig.begin()
+    found = await rig.ask({"x": np.arange(3.0)}, stream="7", place=START | END)
+    assert found["word"].tolist() == [b"10", b"00", b"01"]
     await rig.repository.close()
 
 

@@ -171,6 +171,7 @@ async def test_a_silent_tls_peer_is_given_up():
         await writer.wait_closed()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_silent_tls_peers_of_one_address_keep_no_others_out():
     """Each would keep a place, and the buffers of TLS, until its time is over."""
     async with serving(

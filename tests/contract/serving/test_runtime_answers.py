@@ -8,7 +8,6 @@ import pytest
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest_toml import read_manifest
-from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.domain.golden import GoldenSet, compare_golden
 from gateway.serving.domain.joining import has_state, unbounded
@@ -150,31 +149,32 @@ def test_takes_more_than_one_thread(case):
         np.testing.assert_allclose(answer, expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_closing_twice_is_harmless_and_a_closed_session_says_so(small):
-    session = small.open()
-    session.run(small.inputs)
-    session.close()
-    session.close()
+X = {"x": np.ones((2, 4), np.float32)}
+
+
+def test_closing_twice_is_harmless_and_a_closed_session_says_so(opened):
+    opened.run(X)
+    opened.close()
+    opened.close()
     with pytest.raises(VariantError, match="closed"):
-        session.run(small.inputs)
+        opened.run(X)
 
 
-def test_a_run_without_an_input_names_it(small):
+def test_a_run_without_an_input_names_it(opened):
     with pytest.raises(VariantError, match="input 'x' is missing"):
-        small.open().run({})
+        opened.run({})
 
 
-def test_a_run_of_a_wrong_shape_fails_and_the_next_one_works(small):
-    session = small.open()
-    expected = copied(session.run(small.inputs))
+def test_a_run_of_a_wrong_shape_fails_and_the_next_one_works(opened):
+    expected = copied(opened.run(X))
     with pytest.raises(VariantError, match="failed"):
-        session.run({"x": np.zeros((2, 7), np.float32)})
-    np.testing.assert_array_equal(session.run(small.inputs)["scores"], expected["scores"])
+        opened.run({"x": np.zeros((2, 7), np.float32)})
+    np.testing.assert_array_equal(opened.run(X)["scores"], expected["scores"])
 
 
 def test_a_release_written_for_tests_reads_back_as_it_was_written(tmp_path):
     for model in (models.adder(), models.dense(), models.identity()):
-        written = models.write_release(tmp_path, model, *RUNTIMES)
+        written = models.write_release(tmp_path, model, *models.FILES)
         file = tmp_path / written.name / "1" / "manifest.toml"
         assert read_manifest(file.read_text(), str(file)) == written
 

@@ -6,7 +6,6 @@ from onnx import TensorProto, helper
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.runtimes.catalog import get_runtime
@@ -19,7 +18,7 @@ NARROWED = {  # OpenVINO's plugins compute in 32 bits whatever the graph says
     ("openvino", Datatype.UINT64): Datatype.UINT16,
 }
 PAIRS = [
-    (runtime, datatype) for runtime in RUNTIMES for datatype in Datatype if (runtime, datatype) not in NOT_EXCHANGED
+    (runtime, datatype) for runtime in models.FILES for datatype in Datatype if (runtime, datatype) not in NOT_EXCHANGED
 ]
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import gateway.serving.runtimes
-from gateway.common.domain.runtimes import RUNTIMES
 from tests.simulators import models
 
 ROOT = Path(gateway.serving.runtimes.__file__).parents[3]
-ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime")
+ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "xllamacpp")
 
 
 def loaded(code):
@@ -33,11 +32,11 @@ def test_importing_the_whole_room_loads_no_engine():
 
 
 def test_naming_runtimes_and_asking_for_their_versions_loads_no_engine():
-    code = "from gateway.serving.runtimes.catalog import *\n[get_runtime(n).version() for n in RUNTIMES]"
+    code = f"from gateway.serving.runtimes.catalog import *\n[get_runtime(n).version() for n in {[*models.FILES]}]"
     assert loaded(code) == []
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", models.FILES)
 def test_an_engine_loads_no_other(runtime, small_files):
     code = (
         "from pathlib import Path\nfrom gateway.serving.runtimes.catalog import get_runtime\n"
@@ -47,7 +46,7 @@ def test_an_engine_loads_no_other(runtime, small_files):
     assert loaded(code) == own[runtime]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", models.FILES)
 def test_an_engine_opens_no_socket(runtime, small_files):
     code = (
         "import sys\nfrom pathlib import Path\nfrom gateway.serving.runtimes.catalog import get_runtime\n"
@@ -62,6 +61,6 @@ def test_an_engine_opens_no_socket(runtime, small_files):
 @pytest.fixture
 def small_files(tmp_path):
     manifest = models.dense()
-    for runtime in RUNTIMES:
+    for runtime in models.FILES:
         manifest = models.write_variant(tmp_path, manifest, runtime)
     return {variant.runtime: tmp_path / variant.artifacts[0].path for variant in manifest.variants}

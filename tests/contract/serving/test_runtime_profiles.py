@@ -17,6 +17,7 @@ ACCELERATORS = {
     "onnx": (CPU, *onnx_providers.GPU_PROVIDERS),
     "openvino": tuple(openvino.DEVICES),
     "litert": (CPU, *litert.CORAL),
+    "llamacpp": (CPU,),
     "reference": (CPU,),
 }
 STEPS = [

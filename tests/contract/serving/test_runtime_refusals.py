@@ -7,10 +7,10 @@ import pytest
 
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import Artifact, Binding, TensorSpec
-from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.verdict import SessionBudget
 from gateway.serving.runtimes.catalog import get_runtime
+from tests.simulators.models import FILES
 
 
 def refusal(case, **changes):
@@ -102,7 +102,7 @@ def test_an_unknown_option(small):
     assert "no option 'turbo'" in refusal(small, budget=SessionBudget(options={"turbo": "yes"})).reason
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", FILES)
 def test_inspecting_a_missing_file(runtime):
     suffix = {"onnx": ".onnx", "openvino": ".xml", "litert": ".tflite", "reference": ".npz"}[runtime]
     with pytest.raises(VariantError, match="does not exist"):

@@ -118,13 +118,16 @@ def busy_machine():
 
 
 def decisions(case):
-    """Return what a trial decides: threads, whether runs happen on the event loop, and whether requests are joined."""
+    """Return what a trial decides: cores, whether runs happen on the event loop, and whether requests are joined.
+
+    Two threads of one run and two runs of one thread take as many cores, and nearly as long.
+    """
     settings = replace(QUICK, measure_s=0.2)
     budget = SessionBudget(2, runs=2)
     verdict = asyncio.run(try_variant(case.manifest, case.variant, case.files, budget, settings))
     assert verdict.passed, verdict.reason
     cost = estimate_cost(verdict, "cpu", joins=True, inline_limit_us=300, batch_rows=32, batch_gain=1.2)
-    return verdict.measured.disturbed, (verdict.threads, verdict.runs, cost.limit_ns > 0, cost.worker_rows > 1)
+    return verdict.measured.disturbed, (verdict.threads * verdict.runs, cost.limit_ns > 0, cost.worker_rows > 1)
 
 
 def convolution(tmp_path):
@@ -147,7 +150,9 @@ def convolution(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "small", [pytest.param(name, marks=() if name == "onnx" else pytest.mark.long) for name in RUNTIMES], indirect=True
+    "small",
+    [pytest.param(name, marks=() if name == "onnx" else pytest.mark.long) for name in models.FILES],
+    indirect=True,
 )
 def test_a_trial_decides_the_same_on_a_busy_machine(small, busy_machine):
     _, quiet = decisions(small)
@@ -425,7 +430,7 @@ def test_the_loop_is_free_while_a_trial_runs(small):
     assert turns > 10
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", models.FILES)
 def test_status_of_every_runtime(runtime):
     status, devices = asyncio.run(runtime_status(runtime, QUICK))
     assert status.version == get_runtime(runtime).version()
@@ -461,6 +466,43 @@ def test_status_of_a_runtime_that_does_not_answer_in_time(monkeypatch):
     assert status.problem.startswith("no answer within 0.001 s while starting")
     assert status.version
     assert devices == ()
+
+
+CONFINED = """
+import os, platform, resource, sys
+from pathlib import Path
+from gateway.serving.runtimes.job import ChildTask, Inspection
+from gateway.serving.runtimes.settings import TrialSettings
+from gateway.serving.runtimes.trial_child import confine
+machine = sys.argv[1] or platform.machine()
+platform.machine = lambda: machine
+bounds = resource.RLIMIT_AS, resource.RLIMIT_NOFILE
+before = [resource.getrlimit(each) for each in bounds], os.getpriority(os.PRIO_PROCESS, 0)
+confine(ChildTask(Inspection("onnx", Path("model.onnx")), TrialSettings(nice=2)))
+assert [resource.getrlimit(each) for each in bounds] == before[0]
+confined = "Seccomp:\\t2" in Path("/proc/self/status").read_text()
+print(os.getpriority(os.PRIO_PROCESS, 0) - before[1], confined)
+"""
+
+
+@pytest.mark.parametrize(("machine", "confined"), [("", True), ("armv7l", False)])
+def test_a_trial_gives_way_and_keeps_its_descriptors_whether_it_can_be_confined_or_not(machine, confined):
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as trials have it: with other threads none is confined
+    done = subprocess.run(
+        [sys.executable, "-c", CONFINED, machine], env=alone, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (f"2 {confined}", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_root_inspects_a_file_of_another_user(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    models.write_onnx_looping(home / "model.onnx", 1, 0.0)
+    for path in (home, home / "model.onnx"):
+        os.chown(path, 1000, 1000)
+    home.chmod(0o700)
+    assert asyncio.run(inspect_file("onnx", home / "model.onnx", QUICK)).inputs
 
 
 def test_inspecting_garbage(tmp_path):

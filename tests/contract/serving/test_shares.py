@@ -106,6 +106,7 @@ async def test_an_idle_stream_ends_with_a_reason() -> None:
         assert "stream_idle_s" in await stream.details()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_connections_of_one_address_keep_no_other_out(tmp_path: Path) -> None:
     """Over the limit they are closed before SETTINGS; from another address, and over UNIX, calls are served."""
     addresses = (grpc_gateway.LOOPBACK, Address(path=str(tmp_path / "grpc.sock")))
@@ -124,6 +125,7 @@ async def test_connections_of_one_address_keep_no_other_out(tmp_path: Path) -> N
                 assert await code(client.ModelInfer(request())) is grpc.StatusCode.OK
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_client_that_is_turned_away_backs_off() -> None:
     """Its calls fail at once, and do not each try to connect: SETTINGS would make the attempt a success to it."""
     async with serving(settings=GrpcSettings(max_connections=1)) as gateway:
@@ -158,6 +160,7 @@ async def test_one_token_does_not_lock_out_another_over_http() -> None:
         assert ("http requests", "token", "caller") in refusals(gateway.pools)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_half_sent_requests_of_one_address_keep_no_other_out_over_http(tmp_path: Path) -> None:
     path = str(tmp_path / "http.sock")
     settings = RestSettings(max_connections=4, max_requests=4)

@@ -17,8 +17,7 @@ from gateway.common.domain.policy import Policy
 from gateway.common.domain.update import Tried
 from gateway.device.agent.settings import InstallerSettings
 from gateway.device.agent.state.polled import SUSPENDED
-from gateway.device.domain.software_choice import Choice, choose
-from gateway.device.domain.software_update import Phase, SoftwareUpdate, environment_name
+from gateway.device.domain.software_update import Choice, Phase, SoftwareUpdate, choose, environment_name
 from gateway.device.installer.places import CURRENT
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators import software_device as installer

@@ -28,10 +28,11 @@ from tests.simulators.following import following
 from tests.simulators.postgres import own_cluster
 from tests.simulators.served_fleet import ROOT, ServedFleet, answered, served_fleet, wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 TABLES = {"changes": {"read_every_s": 0.05, "reconnect_s": 0.2, "heartbeat_s": 1.0}}
 PACKAGES = ROOT / ".venv" / "eventsource" / "node_modules"
 KILLS = 3
+PATIENCE_S = 120
 NGINX = """
 user root;
 daemon off;
@@ -134,7 +135,7 @@ def behind(proxy: str, folder: Path, url: str) -> Iterator[str]:
     assert program, f"{proxy} is one of the programs that make test installs"
     with subprocess.Popen([program, *(word.format(folder=folder, file=file) for word in words)]) as process:
         try:
-            wait_until(lambda: _answers(port), 30)
+            wait_until(lambda: _answers(port), PATIENCE_S)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -157,14 +158,14 @@ def test_npms_eventsource_hears_each_change_once_while_the_controller_is_killed(
         replica = fleet.replicas[0]
         replica.start()
         with node(fleet, replica.url) as follower:
-            wait_until(lambda: follower.count("position"), 30)
+            wait_until(lambda: follower.count("position"), PATIENCE_S)
             with happening(fleet.database) as count:
                 for _ in range(KILLS):
                     heard = len(follower.numbers())
-                    wait_until(lambda heard=heard: len(follower.numbers()) > heard + 5, 30)
+                    wait_until(lambda heard=heard: len(follower.numbers()) > heard + 5, PATIENCE_S)
                     replica.end(signal.SIGKILL)
                     replica.start()
-            wait_until(lambda: len(follower.numbers()) >= count[0], 30)
+            wait_until(lambda: len(follower.numbers()) >= count[0], PATIENCE_S)
             assert follower.numbers() == [*range(1, count[0] + 1)]
             assert (follower.count("gap"), follower.count("error") >= KILLS) == (0, True)
 
@@ -176,15 +177,15 @@ def test_through_a_proxy_as_it_is(tmp_path: Path, proxy: str) -> None:
         replica = fleet.replicas[0]
         replica.start()
         with behind(proxy, tmp_path, replica.url) as url, node(fleet, url) as follower:
-            wait_until(lambda: follower.count("position"), 30)
+            wait_until(lambda: follower.count("position"), PATIENCE_S)
             with happening(fleet.database) as count:
-                wait_until(lambda: len(follower.numbers()) > 5, 30)
+                wait_until(lambda: len(follower.numbers()) > 5, PATIENCE_S)
                 replica.end(signal.SIGKILL)
-                wait_until(lambda: any(one.get("closed") for one in list(follower.heard)), 30)
+                wait_until(lambda: any(one.get("closed") for one in list(follower.heard)), PATIENCE_S)
                 replica.start()
                 heard = len(follower.numbers())
-                wait_until(lambda: len(follower.numbers()) > heard + 5, 30)
-            wait_until(lambda: len(follower.numbers()) >= count[0], 30)
+                wait_until(lambda: len(follower.numbers()) > heard + 5, PATIENCE_S)
+            wait_until(lambda: len(follower.numbers()) >= count[0], PATIENCE_S)
             assert follower.numbers() == [*range(1, count[0] + 1)]
 
 

@@ -26,7 +26,8 @@ from gateway.serving.frontends.mqtt.journal.records import SampleRecord, framed
 from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
 
-LIMIT_S = 45.0
+LIMIT_S = 150.0
+"""Time that a machine under load may take for 21,400 samples, or to give memory back."""
 SHARE = 1.3
 """Memory of the daemon afterwards, as a part of what it had before. Threads and later trials take a tenth meanwhile."""
 TIMES = 6
@@ -124,6 +125,7 @@ def journal(count: int) -> bytes:
     return b"".join(map(framed, samples))
 
 
+@pytest.mark.timeout(420)
 def test_memory_after_a_long_journal_is_as_after_a_short_one(broker: Mosquitto, tmp_path: Path, state: Path) -> None:
     kept = shutil.copytree(state, tmp_path / "state")
     short = 0

@@ -12,7 +12,7 @@ from tests.simulators import models, models_litert
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, copy_model, golden, running
 from tests.simulators.models_ill import wrong_golden
 
-DEADLINE_S = 5
+DEADLINE_S = 12
 SHORT = f"{QUIET}[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = {DEADLINE_S}\n"
 
 

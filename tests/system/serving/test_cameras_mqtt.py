@@ -79,9 +79,6 @@ async def test_home_assistant_gets_counts_states_and_pictures(broker: Mosquitto,
     async with peer(broker.port) as home:
         await home.subscribe("edge/bench/#", "homeassistant/#")
         with running(tmp_path / "one", config=CONFIG + gate + front, **options) as daemon:
-            await asyncio.sleep(10)
-            print([m.topic for m in home.received][:40])
-            print(daemon.log[-6000:])
             document = await home.next_json(config_of("gates", "gate"))
             components = {key: each.get("state_class") for key, each in document["components"].items()}
             assert components["sensor_output_entered"] == "total_increasing"
@@ -119,3 +116,46 @@ async def test_home_assistant_gets_counts_states_and_pictures(broker: Mosquitto,
         assert (await late.next(lambda message: message.retain)).payload == b"offline"
         assert [each for each in late.received if "front" in each.topic] == []
     assert json.loads(json.dumps(result))["sensor"] == "gate"
+
+
+async def test_a_camera_comes_changes_and_leaves_without_a_restart(
+    broker: Mosquitto, state: Any, tmp_path: Path
+) -> None:
+    write_models(tmp_path / "models")
+    video = write_walk(tmp_path / "walk.mp4")
+    gate = CAMERA.format(name="gate", url=video, model="gate")
+    front, plain = (form.format(name="front", url=video, model="person-detector") for form in (FRONT, CAMERA))
+    options: Any = {"models": tmp_path / "models", "state": state, "mqtt": broker.url}
+    options["environ"] = {"PYTHONPATH": str(FOLDER)}
+    door = '[[mqtt.route]]\nname = "door"\ncameras = ["front"]\n[mqtt.route.result]\nretain = true\n'
+    async with peer(broker.port) as home:
+        await home.subscribe("edge/bench/#", "homeassistant/#")
+        with running(tmp_path / "one", config=CONFIG + gate, **options) as daemon:
+            await home.next("edge/bench/results/gates/gate")
+            before = daemon.config_file.read_text()
+            daemon.config_file.write_text(before + front)
+            daemon.reload()
+            for word in (b"offline", b"online"):
+                await said(home, "edge/bench/cameras/front/status", word)
+            assert "image_snapshot" in (await home.next_json(config_of("camera", "front")))["components"]
+            await home.next("edge/bench/cameras/front/snapshot")
+            await home.next("edge/bench/models/person-detector/status")
+            daemon.config_file.write_text(before + plain + door)  # another route, without pictures
+            daemon.reload()
+            await said(home, config_of("camera", "front"), b"")
+            assert "image_snapshot" not in (await home.next_json(config_of("door", "front")))["components"]
+            await home.next("edge/bench/results/door/front")
+            daemon.config_file.write_text(before)
+            daemon.reload()
+            for topic in ("edge/bench/results/door/front", config_of("door", "front")):
+                await said(home, topic, b"")
+            for topic in ("cameras/front/status", "cameras/front/snapshot", "models/person-detector/status"):
+                await said(home, f"edge/bench/{topic}", b"")
+            assert not [each for each in daemon.lines() if "wait for a restart" in each["event"]]
+            home.received.clear()
+            await home.next("edge/bench/results/gates/gate")  # it went on
+    async with peer(broker.port) as late:
+        await late.subscribe("edge/bench/#", "homeassistant/#")
+        await late.next("edge/bench/cameras/gate/status")
+        kept = [each.topic for each in late.received if each.retain]
+        assert [topic for topic in kept if "front" in topic or "door" in topic] == []

@@ -128,7 +128,7 @@ def test_http_lives_while_a_model_is_tried(tmp_path):
 def test_http_that_cannot_be_loaded_ends_the_daemon(tmp_path, state):
     """Callers would else wait at a port where they never get an answer."""
     (tmp_path / "litestar.py").write_text("raise ImportError('a broken wheel')\n")
-    daemon = Daemon(tmp_path / "gateway", state=state, environ={"PYTHONPATH": str(tmp_path)}).start()
+    daemon = Daemon(tmp_path / "gateway", state=state, environ={"PYTHONPATH": str(tmp_path)}).start(ready=False)
     assert daemon.ended() == 1
     assert "a broken wheel" in daemon.log
 

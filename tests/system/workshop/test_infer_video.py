@@ -110,8 +110,10 @@ def test_the_newest_frame_wins_where_frames_come_faster_than_answers(gateway, tm
 def test_a_rate_and_a_number_of_frames_limit_what_is_sent(gateway, street):
     words = ("--video", street, "--rate", "10", "--frames", "4", "--output", "json", "--url", socket_of(gateway))
     results, summary = lines_of(infer("street", *words))
-    assert [line["frame"] for line in results] == [0, 3, 6, 9]
-    assert summary["frames"]["left_out"] >= 6
+    numbers = [line["frame"] for line in results]
+    assert 1 <= len(numbers) <= 4  # fewer where answers are slow: the newest frame wins
+    assert numbers == sorted({number for number in numbers if number % 3 == 0})
+    assert summary["frames"]["left_out"] >= 2 * len(numbers) - 2
 
 
 def test_the_table_shows_frames_and_latencies(gateway, street):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.client.messages import Messages, ServerSentMessage
+from fleet.client.client import Messages, ServerSentMessage
 
 ALIVE = ServerSentMessage()
 STREAM = (

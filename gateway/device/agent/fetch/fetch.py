@@ -6,25 +6,13 @@ Space is reserved before the first byte. A blob gets its name only if its digest
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from gateway.common.logs import get_logger
+from gateway.common.store.blobs import LocalBlobs
 from gateway.common.store.errors import DamagedError
-from gateway.common.store.fetching import BlobWriter, Progress, download_blob
+from gateway.common.store.fetching import Progress, download_blob
 from gateway.common.transfer.source import FetchError, RepositorySource
 from gateway.device.agent import events
-
-
-class VerifiedBlobs(BlobWriter, Protocol):
-    """Methods of the store that are used here (`gateway.common.store.blobs.LocalBlobs`)."""
-
-    def has(self, digest: str, size_bytes: int) -> bool: ...
-
-    def path(self, digest: str) -> Path: ...
-
-    def verify(self, digest: str) -> bool: ...
-
-    def discard(self, digest: str) -> bool: ...
 
 
 def blob_path(digest: str) -> str:
@@ -33,7 +21,7 @@ def blob_path(digest: str) -> str:
 
 
 def fetch_blob(
-    source: RepositorySource, blobs: VerifiedBlobs, digest: str, size_bytes: int, progress: Progress | None = None
+    source: RepositorySource, blobs: LocalBlobs, digest: str, size_bytes: int, progress: Progress | None = None
 ) -> Path:
     """Return the path of the blob in the store; fetch it if it is absent or damaged. A partial download is continued.
 

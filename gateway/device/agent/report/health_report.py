@@ -79,9 +79,9 @@ def findings(found: Mapping[str, Document], keep_free_bytes: int) -> Iterator[di
     for model in gateway.get("models", ()):
         if model.get("reason"):
             named = f"{model.get('model')} version {model.get('version')}"
-            yield _finding(
-                "model", f"{named} is {model.get('state')}: {model.get('reason')}", "assign a corrected release"
-            )
+            is_degraded = str(model.get("reason")).startswith("degraded: ")
+            remedy = f"edge-gateway explain {model.get('model')}" if is_degraded else "assign a corrected release"
+            yield _finding("model", f"{named} is {model.get('state')}: {model.get('reason')}", remedy)
     if not clock["synchronised"]:
         yield _finding("clock", "it is not synchronised", "let systemd-timesyncd or chrony reach a time server")
     if disk.get("free_bytes", keep_free_bytes) < keep_free_bytes:

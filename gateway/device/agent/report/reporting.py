@@ -37,8 +37,7 @@ from gateway.device.agent.state.identity import DeviceIdentity
 from gateway.device.agent.state.policy import present
 from gateway.device.agent.state.polled import SUSPENDED, SUSPENDED_KIND
 from gateway.device.agent.state.storage import Storage, opened_for_reading
-from gateway.device.store.spool import Spool
-from gateway.device.store.spool_file import NAME
+from gateway.device.store.spool import NAME, Spool
 
 EPOCH = "epoch"
 """Name of the fact: the spool's last epoch. The spool itself may be lost."""

@@ -34,9 +34,8 @@ from gateway.device.agent.state.slot_state import (
 from gateway.device.agent.state.storage import Storage
 from gateway.device.agent.update.poll import Poll
 from gateway.device.agent.update.software import InstallerRefusedError, ask, confirm, own_environment, record
-from gateway.device.domain.software_choice import Choice, choose
 from gateway.device.domain.software_request import GiveUp, InstallRequest
-from gateway.device.domain.software_update import Phase, environment_name
+from gateway.device.domain.software_update import Choice, Phase, choose, environment_name
 from gateway.device.store.this_machine import this_machine
 
 LOOK_S = 0.5
@@ -70,7 +69,11 @@ class SoftwareWork:
             state = failed(state, Phase.BUILD.value, SUPERSEDED, system_now())
             keep_state(self._storage.journal, state)
         if choice is Choice.GIVE_UP:
-            self._give_up()
+            try:
+                update = ask(self._settings, GiveUp("another version is assigned, or none"))
+                self._log.info(events.SOFTWARE_UPDATE_GIVEN_UP, version=update.version)
+            except InstallerRefusedError as error:  # it ended meanwhile
+                self._log.info(events.SOFTWARE_GIVE_UP_REFUSED, reason=str(error))
         elif choice is Choice.INSTALL and target is not None:
             activation = poll.software(target)
             if pacing.may_install(activation, profile):
@@ -120,13 +123,6 @@ class SoftwareWork:
             state = moved(state, update.phase.value, now)
         keep_state(self._storage.journal, state)
         return state
-
-    def _give_up(self) -> None:
-        try:
-            update = ask(self._settings, GiveUp("another version is assigned, or none"))
-            self._log.info(events.SOFTWARE_UPDATE_GIVEN_UP, version=update.version)
-        except InstallerRefusedError as error:  # it ended meanwhile
-            self._log.info(events.SOFTWARE_GIVE_UP_REFUSED, reason=str(error))
 
 
 def _is_ours(state: SlotState) -> bool:

@@ -60,7 +60,12 @@ class ProbationWatch:
         except DaemonRefusedError as error:
             return Judgement(False, f"the daemon does not keep it up: {error}")
         except UnreachableError as error:
-            return self._unanswered(now_s, error)
+            if self._silent_since_s is None:
+                self._silent_since_s = now_s
+            silent_s = now_s - self._silent_since_s
+            if silent_s < self._settings.hang_s:
+                return Judgement(None, "the daemon does not answer")
+            return Judgement(False, f"the daemon has not answered for {silent_s:.0f} s: {error}")
         self._silent_since_s = None
         return fault or self._compared(snapshot)
 
@@ -83,14 +88,6 @@ class ProbationWatch:
         if judged.passed is None and not self._old:
             return Judgement(True, ALONE, judged.evidence)
         return judged
-
-    def _unanswered(self, now_s: float, error: UnreachableError) -> Judgement:
-        if self._silent_since_s is None:
-            self._silent_since_s = now_s
-        silent_s = now_s - self._silent_since_s
-        if silent_s < self._settings.hang_s:
-            return Judgement(None, "the daemon does not answer")
-        return Judgement(False, f"the daemon has not answered for {silent_s:.0f} s: {error}")
 
     def _snapshot(self, now_s: float) -> DaemonSnapshot:
         status, vitals = self._control.status(), self._control.vitals()

@@ -9,9 +9,9 @@ from pathlib import Path
 from gateway.common.logs import configure_logging
 from gateway.common.notify import Notifier
 from gateway.device.installer.cli.common import errors_with_exit_codes, home, records
+from gateway.device.installer.commands import Units
 from gateway.device.installer.server import InstallerServer, activated
 from gateway.device.installer.settings import load_config
-from gateway.device.installer.units import Units
 from gateway.device.installer.worker import InstallerWorker
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.device.installer.cli.common import check_root, errors_with_exit_codes, home, records
-from gateway.device.installer.commands import CommandError
+from gateway.device.installer.commands import UNITS, CommandError, Units
 from gateway.device.installer.places import CONFIRMED, CURRENT
 from gateway.device.installer.settings import load_config
-from gateway.device.installer.units import UNITS, Units
 
 
 def command(arguments: argparse.Namespace) -> int:

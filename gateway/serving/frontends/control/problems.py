@@ -23,6 +23,10 @@ class Problems:
 
     retry_after_s: float
 
+    def at(self, _path: str) -> Problems:
+        """Implement `Refuse.at`."""
+        return self
+
     def error(self, error: RequestError | SlowBody) -> Problem:
         """Return the answer to a request that failed."""
         if isinstance(error, SlowBody):

@@ -13,6 +13,12 @@ PREFIX = struct.Struct(">BI")
 """Flag and length of a message."""
 
 
+class PartReply(tuple[list[Piece], int]):
+    """Encoded message of a stream after which others of the same request follow."""
+
+    __slots__ = ()
+
+
 def prefixed(*content: Piece) -> Encoded:
     """Return the message that consists of these pieces. Raises RequestError TOO_LARGE."""
     size = sum(map(len, content))

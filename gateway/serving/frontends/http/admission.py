@@ -69,7 +69,7 @@ class AdmissionMiddleware:
             admitted = self._admit(scope)
             self._requests.require(admitted.share_key, local=admitted.local)
         except RequestError as error:
-            await respond(self._refuse.error(error), send)
+            await respond(self._refuse.at(scope["path"]).error(error), send)
             return
         with ExitStack() as until_sent:
             until_sent.callback(self._requests.give, admitted.share_key, local=admitted.local)
@@ -90,4 +90,4 @@ class AdmissionMiddleware:
             # The frontend stops and the grace period is over; this is the request's outermost frame, so it ends here.
             _log.warning("a request to %s was cut off by the shutdown", scope["path"])
             if not started:
-                await respond(self._refuse.error(stopping()), send)
+                await respond(self._refuse.at(scope["path"]).error(stopping()), send)

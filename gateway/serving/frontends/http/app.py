@@ -94,20 +94,21 @@ class _Words:
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
 
-    def refused(self, _: Call, error: RequestError | SlowBody) -> Response[bytes]:
-        return _response(self._refuse.error(error))
+    def refused(self, request: Call, error: RequestError | SlowBody) -> Response[bytes]:
+        return _response(self._refuse.at(request.scope["path"]).error(error))
 
     def http_error(self, request: Call, error: HTTPException) -> Response[bytes]:
         """Return the response to an error of litestar, such as an unknown path or a wrong method."""
         path = request.scope["path"]  # not request.url: an invalid Host breaks it
         detail = {404: f"there is no {path}", 405: f"{request.method} is not possible on {path}"}
         headers = tuple((error.headers or {}).items())
-        return _response(self._refuse.plain(error.status_code, detail.get(error.status_code, error.detail), headers))
+        message = detail.get(error.status_code, error.detail)
+        return _response(self._refuse.at(path).plain(error.status_code, message, headers))
 
     def defect(self, request: Call, error: Exception) -> Response[bytes]:
         """Log a defect in full, and return a response that attributes it to the server."""
         _log.error("a request to %s failed", request.scope["path"], exc_info=error)
-        return _response(self._refuse.plain(500, DEFECT))
+        return _response(self._refuse.at(request.scope["path"]).plain(500, DEFECT))
 
     def document(self, response: Response[bytes]) -> Response[bytes]:
         """Replace litestar's HTML page for an unknown path below /schema: every other error here is JSON."""

@@ -41,6 +41,9 @@ class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
 class Refuse(Protocol):
     """Form of a frontend's refusals."""
 
+    def at(self, path: str) -> Refuse:
+        """Return the form of a path: APIs on one port may have forms of their own."""
+
     def error(self, error: RequestError | SlowBody) -> AsgiRefusal:
         """Return the answer to a request that cannot be served."""
 

@@ -15,11 +15,25 @@ from gateway.serving.frontends.http.bounds import Refuse
 
 LOCAL_NAMES = ("localhost", "*.localhost")
 """Names that browsers resolve to loopback themselves (RFC 6761, section 6.3)."""
+STAINLESS = b", ".join(
+    b"x-stainless-" + name
+    for name in (
+        b"arch",
+        b"lang",
+        b"os",
+        b"package-version",
+        b"retry-count",
+        b"runtime",
+        b"runtime-version",
+        b"timeout",
+    )
+)
+"""Headers of OpenAI's JavaScript client, which a page that uses it sends."""
 ALLOWED = (
     (b"access-control-allow-methods", b"GET, POST"),
     (
         b"access-control-allow-headers",
-        b"authorization, content-type, content-encoding, inference-header-content-length",
+        b"authorization, content-type, content-encoding, inference-header-content-length, " + STAINLESS,
     ),
     (b"access-control-max-age", b"600"),
 )
@@ -53,7 +67,7 @@ class BrowserGuard:
             await self._app(scope, receive, send)
         elif origin not in self._origins:
             self._count("origin")
-            await respond(self._refuse.error(foreign_origin(origin)), send)
+            await respond(self._refuse.at(scope["path"]).error(foreign_origin(origin)), send)
         elif scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
             await send({"type": "http.response.start", "status": 204, "headers": list(ALLOWED)})
             await send({"type": "http.response.body", "body": b""})

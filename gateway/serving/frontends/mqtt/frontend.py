@@ -36,7 +36,7 @@ from gateway.serving.frontends.mqtt.session.link import Link
 from gateway.serving.frontends.mqtt.session.listener import Welcome
 from gateway.serving.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.serving.frontends.mqtt.settings.broker import MqttSettings, blamed_on, broker_of
-from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER
+from gateway.serving.frontends.mqtt.settings.route import DEFAULT_BROKER, MqttRoute
 from gateway.serving.frontends.mqtt.settings.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
@@ -138,6 +138,16 @@ class MqttFrontend:
         self._pipeline = MessagePipeline(replace(context, settings=messages), self._router, self._idle)
         self._pipeline.recover()
         self._link.start()
+
+    def follow(self, routes: Sequence[MqttRoute], cameras: Sequence[KnownCamera]) -> None:
+        """Publish for these routes of cameras from now on. Routes with topics are as before."""
+        self._known_cameras, own = cameras, [route for route in routes if route.cameras]
+        topical = [route for route in self._settings.route if not route.cameras]
+        self._settings = replace(self._settings, route=(*topical, *own))
+        if self.cameras is not None:
+            self.cameras.follow(own, cameras)
+        if self._announcer is not None:
+            self._announcer.follow(self._settings.route, cameras)
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more messages, finish those in progress, publish `offline` and disconnect.
@@ -349,6 +359,11 @@ class MqttFrontends:
     async def stop(self, grace_s: float) -> None:
         """Stop all frontends at the same time, each as `MqttFrontend.stop`."""
         await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._frontends.values()))
+
+    def follow(self, brokers: Mapping[str, MqttSettings], cameras: Sequence[KnownCamera]) -> None:
+        """Publish for the routes of cameras of these brokers from now on. Brokers that are new wait for a restart."""
+        for name, frontend in self._frontends.items():
+            frontend.follow(brokers[name].route if name in brokers else (), cameras)
 
     def answered(self, answer: CameraAnswer) -> None:
         """Publish the results of a camera's frame, at the brokers of its routes."""

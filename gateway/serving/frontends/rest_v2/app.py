@@ -12,6 +12,7 @@ from gateway.serving.frontends.http.admission import AdmissionMiddleware
 from gateway.serving.frontends.http.app import application
 from gateway.serving.frontends.http.body import BodyReader
 from gateway.serving.frontends.http.browsers import BrowserGuard, own_names
+from gateway.serving.frontends.openai.routes import HANDLERS as OPENAI_HANDLERS
 from gateway.serving.frontends.pools import Pool
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
@@ -55,11 +56,11 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         cameras,
     )
     app = application(
-        (front_page, *HANDLERS, *REGION_HANDLERS, *CAMERA_HANDLERS, *REFUSING_HANDLERS),
+        (front_page, *HANDLERS, *REGION_HANDLERS, *CAMERA_HANDLERS, *OPENAI_HANDLERS, *REFUSING_HANDLERS),
         ports,
         refuse,
         title="edge-inference-gateway",
-        description="Open Inference Protocol v2 with Triton's extensions.",
+        description="Open Inference Protocol v2 with Triton's extensions, and OpenAI's API below /v1.",
         guard=check_rights,
     )
     names = own_names(settings.hosts)

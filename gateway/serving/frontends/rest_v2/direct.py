@@ -160,6 +160,9 @@ class DirectInference:
         connection.respond(head + self._vary, content)
 
     # ---- Sink --------------------------------------------------------------------------------------------------------
+    def part(self, token: InferExchange, response: InferResponse) -> None:
+        """Implement `Sink.part`: the infer endpoint asks for none."""
+
     def answer(self, token: InferExchange, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         token.do(token.answer, response)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.problem import HTTP_STATUS, Headers, error_text, refusal_headers
 from gateway.serving.frontends.http.bounds import SlowBody
+from gateway.serving.frontends.openai.errors import PREFIX, OpenAIRefusals
 
 REQUEST_TIMEOUT = 408
 
@@ -33,6 +34,10 @@ class RestRefusals:
     """Refusals in REST's form; `retry_after_s` is the hint if the error has none of its own."""
 
     retry_after_s: float
+
+    def at(self, path: str) -> RestRefusals | OpenAIRefusals:
+        """Implement `Refuse.at`."""
+        return OpenAIRefusals(self.retry_after_s) if path.startswith(PREFIX) else self
 
     def error(self, error: RequestError | SlowBody) -> RefusedResponse:
         """Return the refusal that the client gets."""

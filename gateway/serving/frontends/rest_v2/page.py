@@ -107,7 +107,7 @@ def _rows(ports: RestPorts, entries: list[IndexEntry]) -> Iterator[str]:
             except RequestError:  # it was unloaded after the index was read
                 continue
             variant, accelerator = placed.variant, " by ".join(filter(None, (placed.accelerator, placed.provider)))
-            reason = "; ".join(filter(None, (placed.reason, entry.reason, placed.loop)))
+            reason = "; ".join(filter(None, (placed.reason, entry.reason, placed.loop, placed.residency)))
         state = f'<td class="state {escape(entry.state)}">{escape(entry.state)}</td>'
         name, version = f"<td><b>{escape(entry.name)}</b></td>", _cell("version", entry.version)
         rest = "".join(map(_cell, _COLUMNS[3:], (variant, accelerator, reason)))

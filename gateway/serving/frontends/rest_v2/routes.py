@@ -2,19 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 from litestar import HttpMethod, Request, Response, get, post, route
+from litestar.openapi.spec import Operation
 from litestar.response import Stream
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.problem import error_text
 from gateway.common.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.domain.text_model import STREAM, is_generative
+from gateway.common.wire.events import HEADERS, MEDIA_TYPE, event
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.frontends import documents
 from gateway.serving.frontends.http.body import ClientGone, Lease
@@ -33,7 +38,13 @@ from gateway.serving.frontends.rest_v2.requests import (
     hold_answer,
     most_of,
 )
-from gateway.serving.frontends.rest_v2.texts import text_answer, text_model, text_request
+from gateway.serving.frontends.rest_v2.texts import (
+    language_answer,
+    language_request,
+    text_answer,
+    text_model,
+    text_request,
+)
 
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
@@ -52,6 +63,12 @@ class _IndexBody(msgspec.Struct):
 
 class _LoadBody(msgspec.Struct):
     parameters: dict[str, bool | int | float | str] | None = None
+
+
+def _inference(end: str, summary: str, kind: type[Operation], **more: Any) -> post:
+    """Return the decorator of a route below a model and below a version that infers. `more`: options of litestar."""
+    paths, needs = [MODEL + end, VERSION + end], {"needs": INFER}
+    return post(paths, status_code=200, summary=summary, operation_class=kind, opt=needs, **more)
 
 
 @get("/v2", summary="Server metadata", opt={"needs": READ})
@@ -148,13 +165,7 @@ async def unload(request: Call) -> Document:
     return {"name": model, "unload": True}
 
 
-@post(
-    [MODEL + "/infer", VERSION + "/infer"],
-    status_code=200,
-    summary="Inference",
-    operation_class=InferOperation,
-    opt={"needs": INFER},
-)
+@_inference("/infer", "Inference", InferOperation)
 async def infer(request: Call) -> Response[bytes] | Stream:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     ports = ports_of(request)
@@ -169,13 +180,7 @@ async def infer(request: Call) -> Response[bytes] | Stream:
     return await _response(answer, request)
 
 
-@post(
-    [MODEL + "/result", VERSION + "/result"],
-    status_code=200,
-    summary="Result of the model's task",
-    operation_class=ResultOperation,
-    opt={"needs": INFER},
-)
+@_inference("/result", "Result of the model's task", ResultOperation)
 async def result(request: Call) -> Response[bytes]:
     """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
     ports = ports_of(request)
@@ -244,7 +249,7 @@ async def _asked(request: Call, lease: Lease) -> JsonRequest:
     return await decode_large(ports, memoryview(body).toreadonly(), length, names, lease)
 
 
-async def unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
+async def unless_gone(answering: Awaitable[T], receive: Callable[[], Awaitable[Any]]) -> T:
     """Return the answer. If the client disconnects first, cancel the inference and raise ClientGone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -287,40 +292,70 @@ async def _sent(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-@post(
-    [MODEL + "/generate", VERSION + "/generate"],
-    status_code=200,
-    summary="Text for a text",
-    operation_class=GenerateOperation,
-    opt={"needs": INFER},
-)
+@_inference("/generate", "Text for a text", GenerateOperation)
 async def generate(request: Call) -> Response[bytes]:
-    """Answer one text with one text, of a model that has one text input and one text output."""
+    """Answer one text with one text, of a language model or one that has one text input and one text output."""
     return Response(await _generated(request), media_type="application/json")
 
 
-@post(
-    [MODEL + "/generate_stream", VERSION + "/generate_stream"],
-    status_code=200,
-    summary="Text for a text, as Server-Sent Events",
-    operation_class=GenerateOperation,
-    media_type="text/event-stream",
-    opt={"needs": INFER},
-)
-async def generate_stream(request: Call) -> Response[bytes]:
-    """Answer as `generate` does, in one Server-Sent Event: every request has one answer."""
-    content = b"data: " + await _generated(request) + b"\n\n"
-    return Response(content, media_type="text/event-stream")  # litestar adds the charset
+@_inference("/generate_stream", "Text for a text, as Server-Sent Events", GenerateOperation, media_type=MEDIA_TYPE)
+async def generate_stream(request: Call) -> Response[bytes] | Stream:
+    """Answer as `generate` does, in Server-Sent Events: one for each part of a language model's answer.
+
+    What fails after the first one is an event with `error`. A client that leaves abandons its request.
+    """
+    ports, (name, version) = ports_of(request), names_of(request)
+    if not is_generative(ports.inference.describe(name, version)):
+        return Response(event(await _generated(request)), media_type=MEDIA_TYPE)  # litestar adds the charset
+    asked, lease = await _language_asked(request)
+    if STREAM in asked.inputs and not asked.inputs[STREAM].array.all():
+        return Response(event(await _answered(request, asked, lease, language_answer)), media_type=MEDIA_TYPE)
+    parts = ports.inference.infer_in_parts(asked)
+    first, is_last = await unless_gone(anext(parts), request.receive)
+    return Stream(_events(first, parts, ends=is_last), media_type=MEDIA_TYPE, headers=HEADERS)
+
+
+async def _events(
+    first: InferResponse, parts: AsyncGenerator[tuple[InferResponse, bool], None], *, ends: bool
+) -> AsyncIterator[bytes]:
+    async with aclosing(parts):
+        try:
+            yield event(language_answer(first))
+            while not ends:
+                response, ends = await anext(parts)
+                yield event(language_answer(response))
+        except RequestError as error:
+            yield event(msgspec.json.encode({"error": error_text(error.message)}))
 
 
 async def _generated(request: Call) -> bytes:
-    ports, (name, version), lease = ports_of(request), names_of(request), lease_of(request)
-    model = text_model(ports.inference.describe(name, version))
-    body = await ports.bodies.read(request.receive, dict(request.headers), lease, most_of(ports, name, None))
-    now_ns = time.monotonic_ns()
-    asked, key = text_request(bytes(body), model, version, caller=lease.caller, now_ns=now_ns)
-    response = await unless_gone(ports.inference.infer(asked), request.receive)
-    content = text_answer(response, key)
+    ports, (name, version) = ports_of(request), names_of(request)
+    manifest = ports.inference.describe(name, version)
+    if is_generative(manifest):
+        return await _answered(request, *await _language_asked(request), language_answer)
+    model = text_model(manifest)
+    body, lease = await _text_body(request)
+    asked, key = text_request(body, model, version, caller=lease.caller, now_ns=time.monotonic_ns())
+    return await _answered(request, asked, lease, lambda response: text_answer(response, key))
+
+
+async def _language_asked(request: Call) -> tuple[InferRequest, Lease]:
+    """Read the body, and return the request to a language model in it."""
+    body, lease = await _text_body(request)
+    names, now_ns = names_of(request), time.monotonic_ns()
+    return language_request(body, *names, caller=lease.caller, now_ns=now_ns), lease
+
+
+async def _text_body(request: Call) -> tuple[bytes, Lease]:
+    ports, lease = ports_of(request), lease_of(request)
+    most = most_of(ports, names_of(request)[0], None)
+    return bytes(await ports.bodies.read(request.receive, dict(request.headers), lease, most)), lease
+
+
+async def _answered(
+    request: Call, asked: InferRequest, lease: Lease, encode: Callable[[InferResponse], bytes]
+) -> bytes:
+    content = encode(await unless_gone(ports_of(request).inference.infer(asked), request.receive))
     hold_answer(lease, len(content))
     return content
 

@@ -1,22 +1,27 @@
-"""Requests and answers of Triton's generate extension, for models with one text input and output. Pure functions."""
+"""Requests and answers of Triton's generate extension. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensor
+from gateway.common.domain.text_model import PARAMETERS, REQUEST, RESPONSE, TEXT, TEXT_INPUTS, TEXT_OUTPUTS
 from gateway.serving.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
-from gateway.serving.domain.parameters import deadline_ns, read_parameters
+from gateway.serving.domain.parameters import KNOWN, deadline_ns, read_parameters
 from gateway.serving.frontends.oip_json_literals import malformed
 
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 _BODY = msgspec.json.Decoder(dict[str, Parameter | dict[str, Parameter | None] | None])
+_DOCUMENT = msgspec.json.Decoder(dict[str, Any])
+_OWN = frozenset({"id", *KNOWN, *(spec.name for spec in TEXT_INPUTS)})
+"""Keys of a request to a language model that are not for sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,69 @@ def text_answer(response: InferResponse, name: str) -> bytes:
         {"id": response.id} if response.id else {}
     )
     return msgspec.json.encode({**answer, name: texts[0] if len(texts) == 1 else texts})
+
+
+def language_request(body: bytes, model: str, version: str, *, caller: str, now_ns: int) -> InferRequest:
+    """Return the request to a language model. Keys that name no input and no parameter of a request are for sampling.
+
+    They may be in `parameters`, as Triton's clients send them to vLLM. Raises RequestError INVALID.
+    """
+    sent = _object(body, "the request body")
+    sent |= _object(sent.pop("parameters", None) or {}, "'parameters'")
+    given = {name: value for name, value in sent.items() if value is not None}
+    sampling = _object(given.pop(PARAMETERS, {}), f"'{PARAMETERS}'")
+    given[PARAMETERS] = sampling | {name: given.pop(name) for name in given.keys() - _OWN}
+    request_id = given.pop("id", "")
+    tensors = {spec.name: _tensor(spec, given.pop(spec.name), model) for spec in TEXT_INPUTS if spec.name in given}
+    parameters = read_parameters(given)
+    if not isinstance(request_id, str):
+        raise RequestError(Fault.INVALID, f"'id' of a request to model '{model}' must be a string")
+    wanted = [spec.name for spec in TEXT_OUTPUTS if spec.name != RESPONSE or REQUEST in tensors]
+    return InferRequest(
+        model,
+        tensors,
+        version,
+        id=request_id,
+        outputs=tuple(map(RequestedOutput, wanted)),
+        deadline_ns=deadline_ns(now_ns, timeout_us=parameters.timeout_us),
+        priority=parameters.priority,
+        caller=caller,
+        stream=parameters.stream,
+    )
+
+
+def _object(content: Any, what: str) -> dict[str, Any]:
+    """Return an object, which may be JSON in a string. Raises RequestError INVALID."""
+    try:
+        return content if isinstance(content, dict) else _DOCUMENT.decode(content)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        text = content.encode() if isinstance(content, str) else content
+        problem = malformed(text, error)
+    except TypeError:
+        problem = f"it is {type(content).__name__}"
+    raise RequestError(Fault.INVALID, f"{what} is no JSON object: {problem}")
+
+
+def _tensor(spec: TensorSpec, value: Any, model: str) -> Tensor:
+    """Return an input of a language model. Raises RequestError INVALID."""
+    if spec.datatype is Datatype.BOOL and isinstance(value, bool):
+        return Tensor(Datatype.BOOL, np.array([value]))
+    if spec.datatype is Datatype.BYTES and isinstance(value, str if spec.name == TEXT else (str, dict)):
+        array = np.empty(1, object)
+        array[0] = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        return Tensor(Datatype.BYTES, array)
+    kind = "true or false" if spec.datatype is Datatype.BOOL else "a string"
+    raise RequestError(Fault.INVALID, f"'{spec.name}' of a request to model '{model}' must be {kind}")
+
+
+def language_answer(response: InferResponse) -> bytes:
+    """Return the JSON object of an answer of a language model, or of a part of one. Raises RequestError INVALID."""
+    answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
+    answer |= {"id": response.id} if response.id else {}
+    for name, tensor in response.outputs.items():
+        (value,) = tensor.array.ravel().tolist()
+        try:
+            answer[name] = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise RequestError(Fault.INVALID, f"'{name}' is not UTF-8; request it as binary data from /infer") from None
+    return msgspec.json.encode(answer)

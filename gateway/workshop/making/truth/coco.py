@@ -12,7 +12,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.tensor import Array
-from gateway.workshop.making.bounded_files import read_bounded
+from gateway.common.store.plain import read_plain
 from gateway.workshop.making.truth.kinds import TruthKind
 from gateway.workshop.making.truth.placed_objects import PlacedObject
 from gateway.workshop.making.truth.polygons import fill_polygons, read_counts
@@ -55,7 +55,7 @@ class CocoFile:
 def read_coco(path: Path, limit_bytes: int) -> CocoFile | None:
     """Return the content of a JSON file, None if it has no objects of images. Raises ConfigurationError."""
     try:
-        found = json.loads(read_bounded(path, limit_bytes))
+        found = json.loads(read_plain(path, limit_bytes))
         if not isinstance(found, Mapping) or not all(isinstance(found.get(key), list) for key in LISTS):
             return None
         return _content(path, found)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ModelManifest
-from gateway.workshop.making.bounded_files import read_bounded
+from gateway.common.store.plain import read_plain
 from gateway.workshop.making.truth.cells import NAMES, truth_columns
 from gateway.workshop.making.truth.kinds import TruthKind, truth_kind
 
@@ -42,7 +42,7 @@ def read_label_table(path: Path, manifest: ModelManifest, limit_bytes: int) -> L
     """Return the content of a table. Raises ConfigurationError."""
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        text = read_bounded(path, limit_bytes).decode("utf-8-sig")
+        text = read_plain(path, limit_bytes).decode("utf-8-sig")
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
         return LabelTable(path, _by_name(rows, truth_kind(manifest), manifest))
     except (OSError, ValueError, csv.Error) as error:

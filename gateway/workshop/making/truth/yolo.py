@@ -13,8 +13,8 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.tensor import Array
+from gateway.common.store.plain import read_plain
 from gateway.serving.tasks.boxes import from_centres
-from gateway.workshop.making.bounded_files import read_bounded
 from gateway.workshop.making.truth.image_set import IMAGES, TruthForm
 from gateway.workshop.making.truth.kinds import TruthKind
 from gateway.workshop.making.truth.placed_objects import PlacedObject, bounds
@@ -37,7 +37,7 @@ def label_file(image: Path, folder: str = LABELS, suffix: str = ".txt") -> Path:
 def read_yolo(file: Path, form: TruthForm, size: tuple[int, int]) -> list[PlacedObject]:
     """Return the objects of an image of `size` (height, width). Raises ConfigurationError with the line."""
     try:
-        text = read_bounded(file, form.settings.label_file_bytes).decode("utf-8-sig", "replace")
+        text = read_plain(file, form.settings.label_file_bytes).decode("utf-8-sig", "replace")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
     placed = []

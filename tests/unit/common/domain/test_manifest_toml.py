@@ -130,6 +130,24 @@ def test_the_outline_of_the_contract_with_its_defaults() -> None:
     assert got.inputs[0].preprocess == Preprocess(("jpeg", "png"), "rgb", (8, 6), "letterbox", 0.0625, (0.0,))
 
 
+def test_adapters_are_artifacts_of_language_models() -> None:
+    files = "".join(f'[[variant.artifacts]]\npath = "{name}"\nsha256 = "{"0" * 64}"\nbytes = 1\n' for name in "mr")
+    begin = LEAST.index("[[variant]]")
+    language = '[[variant]]\nname = "a"\nruntime = "llamacpp"\nprecision = "int8"\n' + files
+    text = LEAST[:begin] + language + '[variant.adapters]\nred = "r"\n'
+    manifest = read_manifest(text, "f")
+    assert (manifest.adapters, dict(manifest.variants[0].adapters)) == (("red",), {"red": "r"})
+    for changes, words in (
+        (('red = "r"', 'red = "m"'), "behind the first"),
+        (('red = "r"', 'red = "../r"'), "path"),
+        (('red = "r"', '"re d" = "r"'), "letters"),
+        (('"llamacpp"', '"onnx"'), "runtime onnx has none"),
+        (("", text[begin:].replace('"a"', '"b"').replace("red =", "blue =")), "all must have the same"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            read_manifest(text + changes[1] if not changes[0] else text.replace(*changes), "f")
+
+
 def test_a_signature_is_for_files_that_litert_runs() -> None:
     text = LEAST.replace('name = "a"\n', 'name = "a"\nsignature = "encode"\n')
     assert read_manifest(text, "f").variants[0].signature == "encode"
@@ -292,7 +310,7 @@ def test_an_input_may_have_a_default() -> None:
     [
         ("default = 1", "default = 256", "must be a value of UINT8, not 256"),
         ("default = 1", "default = 0.5", "must be a value of UINT8"),
-        ('"UINT8"', '"BYTES"', "take tensors of numbers"),
+        ('"UINT8"', '"BYTES"', "must be a string"),
         (
             '"UINT8"\nshape = [-1, 8, 6]\ndefault = 1',
             '"BOOL"\nshape = [-1, 8, 6]\ndefault = 2',

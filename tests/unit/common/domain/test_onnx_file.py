@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from gateway.common.domain import onnx_fields, onnx_file
-from gateway.common.domain.onnx_file import OnnxFacts, read_onnx
+from gateway.common.domain.onnx_file import COMPILED, OnnxFacts, may_refer, read_onnx
 from tests.fuzz.targets import onnx_facts, onnx_names
 
 SAVED = [file.read_bytes() for file in sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))]
@@ -30,7 +30,7 @@ def facts(model: onnx.ModelProto) -> OnnxFacts:
 
 def model(*nodes: onnx.NodeProto, **graph: Any) -> onnx.ModelProto:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    return helper.make_model(helper.make_graph(nodes, "g", [value], [], **graph))
+    return helper.make_model(helper.make_graph(nodes, graph.pop("name", "g"), [value], [], **graph))
 
 
 def external(location: str) -> onnx.TensorProto:
@@ -48,6 +48,22 @@ def test_the_packages_own_models_are_read_as_its_parser_reads_them(kind: str) ->
     for raw in models:
         found = read_onnx(io.BytesIO(raw))
         assert (found.operators, found.external) == onnx_names(onnx.ModelProto.FromString(raw))
+        assert may_refer(io.BytesIO(raw)) or not (found.external or COMPILED in found.operators)
+
+
+@pytest.mark.parametrize("block_bytes", range(9, 80, 5))
+def test_a_reference_is_found_wherever_it_lies(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_file, "_BLOCK_BYTES", block_bytes)
+    compiled = helper.make_node("EPContext", [], [], domain="com.microsoft")
+    for place in range(block_bytes):
+        name = "x" * place
+        for one in (model(initializer=[external(name)]), model(compiled, name=name)):
+            assert may_refer(io.BytesIO(one.SerializeToString()))
+    raw = model(helper.make_node("Relu", ["x"], ["y"])).SerializeToString()
+    assert not may_refer(io.BytesIO(raw))
+    assert may_refer(io.BytesIO(raw + raw))  # two graphs
+    with pytest.raises(ValueError, match="copy it here again"):
+        may_refer(io.BytesIO(raw[:-1]))
 
 
 def test_external_data_as_the_package_saves_it_is_named(tmp_path: Path) -> None:

@@ -110,13 +110,13 @@ def test_steps_with_state_are_read() -> None:
     text = counting(*lines).replace(
         "[output]", '[[step]]\nname = "t"\ntrack = "a"\nhigh = 0.6\nlow = 0.2\nlost = 9\n[output]'
     )
-    pipeline = read_pipeline(text + "[state]\nkeys = 7\nidle_s = 9.5\n", "p")
+    pipeline = read_pipeline(text + "[state]\nkeys = 7\nidle_s = 9.5\nkeep_on_disk = true\n", "p")
     count, track = pipeline.steps[1:]
     door, yard = ((0.1, 0.5), (0.9, 0.5)), ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
     assert count == CountStep("b", "a", "x", {"door": door}, {"yard": yard})
     assert count.columns == ["door_in", "door_out", "door_in_total", "door_out_total", "yard", "yard_s"]
     assert track == TrackStep("t", "a", 0.6, 0.2, 9)
-    assert pipeline.state == StreamLimits(7, 9.5)
+    assert pipeline.state == StreamLimits(7, 9.5, keep_on_disk=True)
     assert read_pipeline(text, "p").state is None
 
 

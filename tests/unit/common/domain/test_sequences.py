@@ -42,6 +42,7 @@ TENSORS = (
 SEQUENCE = """[sequence]
 keys = 50
 idle_s = 0.5
+keep_on_disk = true
 keep_state = true
 [[sequence.state]]
 input = "h"
@@ -69,7 +70,7 @@ def test_sequences_are_read_and_written() -> None:
     assert manifest.sequence == SequenceBatching(
         (StateTensors("h", "hn", -1.5),),
         (ControlInput("start", "start", (1.0, 0.0)), ControlInput("id", "corrid")),
-        StreamLimits(50, 0.5),
+        StreamLimits(50, 0.5, keep_on_disk=True),
         keep_state=True,
     )
     assert read_manifest(manifest_text(manifest), "m.toml") == manifest

@@ -21,6 +21,7 @@ from gateway.serving.config import SECTIONS, parse_config
 
 POLICY_ONLY = {
     "gateway": "*",
+    "isolation": "*",
     "models": "*",
     "auth": "*",
     "tls": "*",

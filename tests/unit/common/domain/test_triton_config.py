@@ -201,7 +201,7 @@ REFUSED = [
         f"output {{ {TENSOR} label_filename: 'a' }} output {{ {TENSOR} label_filename: 'b' }}",
         "only one label file is offered, and a is named already",
     ),
-    ("model_transaction_policy { decoupled: true }", "decoupled: is not offered here: every request has one answer"),
+    ("model_transaction_policy { decoupled: true }", "decoupled: is not offered here: only language models"),
     ("version_policy { latest { } specific { versions: [1] } }", "latest, specific and all exclude each other; keep"),
     ("version_policy { all { } latest { } }", "version_policy: latest, specific and all exclude each other"),
     ("version_policy { specific { } }", "specific.versions: missing; name the versions"),

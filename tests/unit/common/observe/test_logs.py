@@ -201,6 +201,10 @@ def test_events_follow_the_law_of_levels(event: Any, level: str) -> None:
     assert (line["level"], line["model"]) == (level, "m")
 
 
+def test_a_state_that_ends_at_once_is_no_line() -> None:
+    assert describe_event(ServableChanged("m", "1", "LOADING"))[0] == "debug"
+
+
 def test_a_left_over_file_is_no_error() -> None:
     stream = configured()
     log_event(EntryIgnored("notes.txt", "belongs to no model here"))

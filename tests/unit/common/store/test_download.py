@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.common.store import download
-from gateway.common.store.blobs import LocalBlobs
-from gateway.common.store.download import Download
+from gateway.common.store import blobs as store_blobs
+from gateway.common.store.blobs import Download, LocalBlobs
 from gateway.common.store.errors import DamagedError, SpaceError, StoreError
 from gateway.common.store.settings import StoreSettings
 from tests.simulators.constants import settings_with
@@ -89,7 +88,7 @@ def test_room_that_ends_on_the_way_is_told_where_none_can_be_set_aside(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File systems that know no fallocate(2) are like this."""
-    monkeypatch.setattr(download, "_KEEP_SIZE", UNKNOWN_MODE)
+    monkeypatch.setattr(store_blobs, "_KEEP_SIZE", UNKNOWN_MODE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.device.agent.report.journal_tail import last_lines
+from gateway.device.agent.report.diagnostics import last_lines
 from gateway.device.agent.settings import DiagnosticsSettings
 from tests.simulators.constants import settings_with
 

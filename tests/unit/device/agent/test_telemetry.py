@@ -32,7 +32,7 @@ from gateway.device.agent.state.policy import present
 from gateway.device.agent.state.slot_state import begun, keep_state, moved, read_state
 from gateway.device.agent.state.storage import opened, opened_for_reading
 from gateway.device.agent.update import work
-from gateway.device.store.spool_file import NAME
+from gateway.device.store.spool import NAME
 from gateway.device.store.spool_rows import Usage
 from tests.simulators.authority import Authority
 from tests.simulators.constants import settings_with

@@ -19,8 +19,7 @@ import pytest
 
 from gateway.common.store.errors import SpaceError, StoreError
 from gateway.common.store.settings import SpoolSettings
-from gateway.device.store import spool_file
-from gateway.device.store.spool import Spool
+from gateway.device.store.spool import NAME, Spool
 from gateway.device.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
 from tests.simulators.constants import settings_with
 from tests.simulators.daemon import ROOT
@@ -162,7 +161,7 @@ WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.device.store.spool import Spool
+from gateway.device.store.spool import NAME, Spool
 from gateway.device.store.spool_rows import Priority, SpoolRecord
 now = datetime(2027, 1, 1, tzinfo=UTC)
 spool = Spool.open(Path(sys.argv[1]), "boot-1", now)
@@ -194,12 +193,12 @@ def test_a_damaged_spool_is_set_aside_and_begun_anew(tmp_path: Path, content: by
     with opened(tmp_path) as spool:
         before = spool.epoch
         spool.append([record()], NOW)
-    (tmp_path / spool_file.NAME).write_bytes(content)
+    (tmp_path / NAME).write_bytes(content)
     with opened(tmp_path, last_epoch=before) as spool:
         assert spool.renewed
         assert (spool.epoch > before, spool.usage().records) == (True, 0)
         spool.append([record()], NOW)
-    assert (tmp_path / f"{spool_file.NAME}.damaged").read_bytes() == content
+    assert (tmp_path / f"{NAME}.damaged").read_bytes() == content
     with opened(tmp_path) as spool:
         assert (spool.renewed, numbers(spool)) == ("", [1])
 
@@ -207,7 +206,7 @@ def test_a_damaged_spool_is_set_aside_and_begun_anew(tmp_path: Path, content: by
 def test_a_page_that_rotted_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
     with opened(tmp_path) as spool:
         spool.append([record(text="x" * 300) for _ in range(300)], NOW)
-    file = tmp_path / spool_file.NAME
+    file = tmp_path / NAME
     whole, renewed = file.read_bytes(), 0
     for page in range(0, len(whole) // 4096, 3):
         file.write_bytes(whole[: page * 4096] + random.Random(page).randbytes(4096) + whole[(page + 1) * 4096 :])
@@ -220,7 +219,7 @@ def test_a_page_that_rotted_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
 def test_what_another_version_wrote_is_set_aside_too(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
-    with contextlib.closing(sqlite3.connect(tmp_path / spool_file.NAME)) as shell:
+    with contextlib.closing(sqlite3.connect(tmp_path / NAME)) as shell:
         shell.execute("PRAGMA user_version = 9")
     with opened(tmp_path) as spool:
         assert "of another program or version (schema 9)" in spool.renewed
@@ -245,7 +244,7 @@ def test_the_file_is_not_much_larger_than_what_it_counts(tmp_path: Path) -> None
     with opened(tmp_path, settings=settings) as spool:
         for _ in range(40):
             spool.append([record(text="x" * size) for size in range(0, 2000, 40)], NOW)
-    assert (tmp_path / spool_file.NAME).stat().st_size < 1.5 * settings.bytes_limit
+    assert (tmp_path / NAME).stat().st_size < 1.5 * settings.bytes_limit
 
 
 def test_copies_of_a_spool_begin_different_epochs_in_the_same_second(tmp_path: Path) -> None:

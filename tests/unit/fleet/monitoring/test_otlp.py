@@ -19,8 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from fleet.controller.database.ingestion import Row
 from fleet.controller.database.tail import ReceivedRow
 from fleet.controller.monitoring.otlp import Exporter, read_headers
-from fleet.controller.monitoring.otlp_devices import LOGS, METRICS, Piece, pieces
-from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.otlp_devices import LOGS, METRICS, Names, Piece, pieces
 from fleet.controller.monitoring.otlp_points import nanoseconds, request
 from fleet.controller.monitoring.post import Post
 from fleet.controller.monitoring.settings import OtlpSettings

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from fleet.controller.authority.ca import new_authority
-from fleet.controller.serving.server_certificate import filed_certificate, own_certificate
+from fleet.controller.serving.tls import filed_certificate, own_certificate
 from gateway.common.domain.errors import ConfigurationError
 
 NOW = datetime(2031, 5, 9, 12, tzinfo=UTC)

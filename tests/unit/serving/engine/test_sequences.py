@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.common.domain.errors import Fault, RequestError
+from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.manifest import ControlInput, SequenceBatching, StateTensors, StreamLimits, TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import END, OPENS, START, InferRequest, SequenceState
@@ -23,7 +23,7 @@ from gateway.serving.engine.engine import Futures
 from gateway.serving.engine.sequences import SequenceRequest, SequenceServable
 from gateway.serving.engine.streams import STREAM_BYTES, Streams
 from gateway.serving.engine.ticket import Ticket
-from tests.simulators.engine_rig import release
+from tests.simulators.engine_rig import release, variant
 from tests.simulators.pipelines import PipelineRig, asked, spec
 
 KIND = {"start": Datatype.INT32, "end": Datatype.BOOL, "ready": Datatype.FP32, "corrid": Datatype.INT64}
@@ -149,7 +149,7 @@ async def test_requests_of_different_sequences_share_a_run_and_keep_their_rows()
     assert again == [100 + 2 * value for value in range(1, 9)]
     assert rig.session_of("sums").rows_run == [8, 8]
     states = [stream.states["state"] for stream in target(rig).streams._idle.values()]
-    assert all(tensor.array.base is None for state in states for tensor in state.tensors.values())
+    assert all(array.base is None for state in states for array in state.tensors.values())
 
 
 @pytest.mark.asyncio
@@ -364,7 +364,7 @@ async def test_states_survive_a_swap_where_the_release_says_so(
     old = target(rig)
     made = replace(rig.manifests["sums"], version=version, sequence=replace(SUMS, keep_state=keeps[1]))
     if digest == "d1":
-        rig.repository._context.replace(old)
+        rig.repository._replace_later(old, True)
         while rig.registry.serving("sums", "1") in {None, old}:
             await asyncio.sleep(0)
     else:
@@ -445,7 +445,7 @@ async def test_ten_thousand_sequences_have_the_size_that_is_counted() -> None:
             entry: Any = SimpleNamespace()
             entry.ticket = SimpleNamespace(request=asked({}, caller=f"caller {caller}", stream=str(1_000_000 + name)))
             stream = kept.join(entry)
-            kept.keep(stream, {"state": SequenceState(("m", "d"), {"h": Tensor(Datatype.FP32, states.copy())})})
+            kept.keep(stream, {"state": SequenceState(("m", "d"), {"h": states.copy()})})
             kept.leave(stream, entry)
             del entry
     gc.collect()
@@ -576,3 +576,23 @@ async def test_the_memory_of_a_request_and_its_state_waits_for_no_search_for_gar
         gc.enable()
     ends = {"answered": ["answered"] * 44, "failed": ["INVALID"] * 44, "cancelled": list[str]()}
     assert words.found == ends.get(how, ["OVERLOADED", *["answered"] * 4] * 11), words.found
+
+
+@pytest.mark.asyncio
+async def test_a_failover_repeats_no_request_of_a_sequence_and_the_next_one_goes_on_with_its_state() -> None:
+    rig = PipelineRig()
+    add_sums(rig)
+    rig.manifests["sums"] = replace(rig.manifests["sums"], variants=(variant("sums"), variant("b")))
+    rig.trials["b"] = rig.trials["sums"]
+    await rig.begin()
+    assert await add(rig, 1, START) == 101
+    rig.session.function = _fail  # type: ignore[attr-defined]
+    for _ in range(3):
+        assert (await refused(rig, 2)).fault is Fault.INTERNAL
+    assert await add(rig, 5) == 106
+    assert rig.engine.placement("sums").variant == "b"
+    await rig.repository.close()
+
+
+def _fail(_: Tensors) -> Tensors:
+    raise VariantError("No such device")

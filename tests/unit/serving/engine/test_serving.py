@@ -15,7 +15,7 @@ from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import InferRequest, RequestedOutput
 from gateway.serving.engine.queue import RunPlan
-from gateway.serving.engine.run import Runner
+from gateway.serving.engine.run import Runner, holds_nan
 from tests.simulators.engine_rig import WITNESS, Rig, limits_with, manifest, measured, request, values
 from tests.simulators.session import SimulatedSession
 from tests.simulators.sink import ticket
@@ -276,6 +276,31 @@ def test_a_passed_witness_counts_for_ten_times_as_long_as_it_took(
     assert not runner.run(plan).by_caller
 
 
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        (None, ("", False, False)),
+        (VariantError("out of range"), ("out of range", True, False)),
+        (VariantError("its worker process is away", transient=True), ("its worker process is away", False, True)),
+    ],
+    ids=["it works again", "the input is bad", "it went away"],
+)
+def test_an_accelerator_that_failed_once_is_asked_again_before_its_caller_is_blamed(
+    again: VariantError | None, expected: tuple[str, bool, bool]
+) -> None:
+    class Momentary(SimulatedSession):
+        def run(self, inputs: Tensors) -> Tensors:
+            if inputs["x"].item() != WITNESS and (failure := failures.pop(0)):
+                raise failure
+            return super().run(inputs)
+
+    failures = [VariantError("status 26"), again]
+    made = {"x": np.full((1, 1), WITNESS, np.float32)}
+    ran = Runner(Momentary(1.0), manifest(), lambda: made, checks=True).run(RunPlan([ticket()], 1, []))
+    assert (ran.failure, ran.by_caller, ran.away) == expected
+    assert failures == []
+
+
 @pytest.mark.asyncio
 async def test_without_a_witness_what_fails_alone_is_its_callers_fault() -> None:
     rig = Rig(witness=None)
@@ -294,6 +319,15 @@ def test_a_witness_that_cannot_be_made_counts_as_none() -> None:
     session = SimulatedSession(1.0)
     session.failure = RuntimeError("device lost")
     assert Runner(session, manifest(), made).run(RunPlan([ticket()], 1, [])).by_caller
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_nan_of_either_sign_is_garbage_wherever_it_is_and_no_other_number(dtype: type) -> None:
+    halves = np.arange(2**16).astype(np.uint16).view(np.float16)
+    for found, is_garbage in ((halves[np.isnan(halves)], True), (halves[~np.isnan(halves)], False)):
+        every = found.astype(dtype)
+        assert {holds_nan(one) for one in every[:: 1 if is_garbage else 7].reshape(-1, 1)} == {is_garbage}
+        assert holds_nan(np.stack([np.zeros(every.size, dtype), every], 1)[:, 1]) == is_garbage
 
 
 @pytest.mark.asyncio

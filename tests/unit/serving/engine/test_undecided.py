@@ -10,7 +10,7 @@ from gateway.common.domain.errors import Fault, RequestError, VariantError
 from gateway.common.domain.events import ModelRefused, ModelUndecided
 from gateway.common.domain.verdict import Verdict
 from gateway.serving.domain.lifecycle import server_ready
-from gateway.serving.engine import repository, versions
+from gateway.serving.engine import loading, versions
 from tests.simulators.engine_rig import PASSED, Rig, manifest, refused, release, request
 
 KILLED = Verdict(False, "died by SIGKILL", transient=True)
@@ -195,8 +195,8 @@ async def test_all_models_are_listed_before_the_first_is_tried() -> None:
 
 @pytest.mark.asyncio
 async def test_models_whose_trials_hang_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository, "LANE_S", 0.0)
-    rig, slow = Rig(), [f"slow-{number}" for number in range(repository.SLOW_LOADS + 3)]
+    monkeypatch.setattr(loading, "LANE_S", 0.0)
+    rig, slow = Rig(), [f"slow-{number}" for number in range(loading.SLOW_LOADS + 3)]
     hang, trial = asyncio.Event(), rig.repository._loader.trial
 
     async def hanging(of, *rest):  # type: ignore[no-untyped-def]
@@ -206,12 +206,12 @@ async def test_models_whose_trials_hang_hold_up_no_others(monkeypatch: pytest.Mo
         return verdict
 
     object.__setattr__(rig.repository._loader, "trial", hanging)
-    first, later = slow[: repository.SLOW_LOADS + 1], slow[repository.SLOW_LOADS + 1 :]
+    first, later = slow[: loading.SLOW_LOADS + 1], slow[loading.SLOW_LOADS + 1 :]
     names = [*first, "quick", *later, "last"]
     serving = asyncio.ensure_future(rig.serve(*(manifest(name, variants=(name,)) for name in names)))
     while not rig.engine.ready("quick"):
         await asyncio.sleep(0)
-    await until_tried(rig, repository.SLOW_LOADS + 3)
+    await until_tried(rig, loading.SLOW_LOADS + 3)
     assert "last" not in rig.tried
     assert slow[-1] not in rig.tried, "two lanes and the bound of slow loads are taken"
     hang.set()

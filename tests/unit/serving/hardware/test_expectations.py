@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.serving.hardware.expectations import MODULES
+from gateway.serving.hardware.probe import MODULES
 from tests.devices.asking import Probed
 from tests.devices.build import Folder, pci, x86_cpuinfo
 from tests.devices.catalogue import TREES, XEON

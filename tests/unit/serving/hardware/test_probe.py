@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from gateway.common.domain.inventory import ACCELERATOR_KINDS, RUNGS
 from gateway.common.domain.profile import choose_profile
 from gateway.serving.hardware.library_diagnosis import climb, library_sets
-from gateway.serving.hardware.probe import probe
+from gateway.serving.hardware.probe import inventory_json, probe
 from gateway.serving.hardware.profiles import load_profiles, profiles_folder
-from gateway.serving.hardware.report import inventory_json
 from gateway.serving.hardware.tree import Tree
 from gateway.serving.hardware.vitals import read_vitals
 from tests.devices.asking import Probed

@@ -35,8 +35,8 @@ def test_the_profiles_that_ship() -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_every_ladder_ends_on_the_cpu_with_numpy_last(profile: Profile) -> None:
     cpu = [step.runtime for step in profile.ladder if step.accelerator == "cpu"]
-    assert sorted(cpu) == ["litert", "onnx", "openvino", "reference"]
-    assert [step.accelerator for step in profile.ladder[-4:]] == ["cpu"] * 4
+    assert sorted(cpu) == ["litert", "llamacpp", "onnx", "openvino", "reference"]
+    assert [step.accelerator for step in profile.ladder[-5:]] == ["cpu"] * 5
     last = profile.ladder[-1]
     assert (last.runtime, last.precisions) == ("reference", ("fp32",))
 
@@ -81,7 +81,9 @@ def test_a_machine_of_another_architecture_has_no_profile() -> None:
 
 def test_the_schemas_example_is_a_profile() -> None:
     profile = read_profile(schema_example(), "SCHEMA.md")
-    assert profile.budget == Budget(threads=3, memory_bytes=1 << 30, watts=7.5, worker_nice=10)
+    assert profile.budget == Budget(
+        threads=3, memory_bytes=1 << 30, resident_bytes=768 << 20, watts=7.5, worker_nice=10
+    )
     assert profile.match.compatible == ("example,board", "example,board-lite")
     assert dict(profile.ladder[1].options) == {"example": "a text that the runtime understands"}
 

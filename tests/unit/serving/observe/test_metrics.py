@@ -7,6 +7,7 @@ import re
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from gateway.common.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, Se
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.domain.shares import RefusalReason
 from gateway.serving.domain.vitals import Vitals
+from gateway.serving.engine.settings import ResidencySettings
 from gateway.serving.frontends.authentication import Authentication
 from gateway.serving.frontends.cameras.cameras import samples as camera_samples
 from gateway.serving.frontends.mqtt.frontend import samples
@@ -30,7 +32,9 @@ from gateway.serving.frontends.pools import Pools
 from gateway.serving.frontends.regions import Regions
 from gateway.serving.frontends.settings import SharedMemorySettings
 from gateway.serving.observe.metrics import Metrics
+from gateway.serving.runtimes import isolated
 from gateway.serving.store.state import StateStore
+from tests.simulators.engine_rig import Rig, manifest
 from tests.simulators.inference import SimulatedInference, identity
 
 DOCUMENT = Path(observed.__file__).with_name("METRICS.md")
@@ -43,7 +47,7 @@ class Counted(SimulatedInference):
     def __init__(self) -> None:
         super().__init__([identity(Datatype.FP32, name='m"\n')])
         self.counted = ServableStatistics(
-            'm"\n', "1", inferences=30, executions=20, queued=4, ignored_parameters=5, images_turned=6
+            'm"\n', "1", inferences=30, executions=20, queued=4, ignored_parameters=5, images_turned=6, parts=8
         )
         self.counted.success.add(ns=2_000_000_000, count=7)
         self.counted.fail.add(ns=1, count=2)
@@ -57,6 +61,9 @@ class Counted(SimulatedInference):
         self.counted.steps["sure"] = StepStatistics(11, 12, 13, 14, 15, 1_500_000_000)
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
             self.counted.latency.add([0], ns)
+        self.counted.wakes.add([0], 5)
+        self.counted.cache_hit.add(ns=1)
+        self.counted.cache_miss.add(ns=1)
 
     def statistics(self, model: str = "", version: str = "") -> list[ServableStatistics]:
         return [self.counted]
@@ -158,7 +165,20 @@ def test_frontends_add_samples() -> None:
     assert families(metrics)["edge_gateway_mqtt_sensors"].type == "gauge"
 
 
-def test_every_metric_is_documented(tmp_path: Path) -> None:
+async def residency_samples() -> list[MetricSample]:
+    """Return the samples of an engine with a budget that has closed and opened versions."""
+    rig = Rig(residency=ResidencySettings(1))
+    await rig.serve(manifest())
+    rig.repository.residency._evictions["memory"] = rig.repository.residency._wakes["opened"] = 1
+    found = list(rig.repository.residency.samples())
+    await rig.repository.close()
+    return found
+
+
+def test_every_metric_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = {"model": "m", "version": "1"}
+    keeper = SimpleNamespace(labels=labels, ends={"crashed": 1}, spare=None, workers=[], is_closed=False)
+    monkeypatch.setattr(isolated, "_sessions", [SimpleNamespace(keeper=keeper, memory_bytes=1)])
     counters = {"connected": 1, "published": 2, "dropped_undecodable": 3}
     mqtt = samples("default", counters, {"main": Welcome(resumed=False)})
     pools = Pools()
@@ -173,7 +193,15 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
         name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
     }
     camera = camera_samples("door", {"read": 3}, 1, up=True)
-    everything = metrics_of(Counted(), *mqtt, *shared, *camera, *state, *pools.refusals.samples(), *callers.samples())
+    others = (
+        *camera,
+        *state,
+        *pools.refusals.samples(),
+        *callers.samples(),
+        *asyncio.run(residency_samples()),
+        *isolated.samples(),
+    )
+    everything = metrics_of(Counted(), *mqtt, *shared, *others)
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
         for name, family in families(everything).items()

@@ -14,7 +14,11 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.engine.target import ModelTarget
+from gateway.serving.pipelines.columns import TEXT as TEXT_KIND
+from gateway.serving.pipelines.columns import ColumnType
+from gateway.serving.pipelines.runs import column_of
 from gateway.serving.pipelines.target import read_gallery
+from tests.simulators.engine_rig import manifest
 from tests.simulators.pipelines import PIXELS, PipelineRig, detector, spec
 
 HEAD = """
@@ -322,3 +326,12 @@ async def test_the_nearest_of_a_gallery_is_named(entries: int, tmp_path: Path) -
         alike = (asked / np.linalg.norm(asked, axis=1, keepdims=True).clip(1e-9)) @ unit.T
         np.testing.assert_allclose(answer["score"][:203], alike.max(axis=1)[:203], rtol=1e-4)
         assert np.isnan(answer["score"][-1])
+
+
+@pytest.mark.parametrize("task", ["audio-classification", "keyword-spotting"])
+def test_the_label_of_a_classification_is_that_of_its_best_class(task: str) -> None:
+    label = spec("label", -1, datatype=Datatype.BYTES)
+    found = column_of(manifest("heard", outputs=(label,), task=task, answered=("label",)), "label")
+    assert found is not None
+    assert found[1] == ColumnType(TEXT_KIND, datatype=Datatype.BYTES)
+    assert found[2](np.array([[b"okay nabu", b"other"]], object)).tolist() == [b"okay nabu"]

@@ -17,7 +17,7 @@ from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.pipeline import pipeline_manifest, read_pipeline
 from gateway.common.domain.tensor import DATATYPES
 from gateway.serving.pipelines import python_process, triton_python
-from gateway.serving.pipelines.python_child import load, words_of, write
+from gateway.serving.pipelines.python_child import RequestStream, load, words_of, write
 from gateway.serving.pipelines.python_process import ARRAYS_BYTES, checked
 from gateway.serving.runtimes import sandbox
 
@@ -209,6 +209,21 @@ def test_a_model_of_tritons_python_backend_runs() -> None:
     assert triton_python.FAULTS[refused.value.code()] == "INVALID"
     with pytest.raises(triton_python.TritonModelException, match="calls of other models are not offered"):
         run([np.full((1, 2), 10, np.float32)])
+
+
+@pytest.mark.parametrize(("text", "found"), [("7", 7), ("camera", "camera"), ("", 0)])
+def test_a_model_of_tritons_python_backend_gets_its_sequence(text: str, found: object) -> None:
+    code = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        self.told = [(request.correlation_id(), request.flags()) for request in requests]
+        starts = requests[0].flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", requests[0].inputs()[0].as_numpy() * starts)])]
+"""
+    run = load(code.encode(), start(**{"class": "TritonPythonModel"}))
+    answer = run([np.ones((1, 2), np.float32)], RequestStream(text, "key", 3))["y"]
+    assert (run.instance.told, answer.tolist()) == ([(found, 3)], [[1, 1]])
 
 
 # ---- the filter of calls ---------------------------------------------------------------------------------------------

@@ -127,6 +127,15 @@ def test_windows_are_views(hop: int) -> None:
 
 
 @pytest.mark.asyncio
+async def test_windows_fit_a_model_whose_rows_have_more_sizes_of_one() -> None:
+    rig = PipelineRig()
+    rig.model("loud", lambda given: {"y": given["x"].sum(1)}, (spec("x", 4, 1),), (spec("y", 1),))
+    rig.pipeline(WINDOWS)
+    await rig.begin()
+    assert await heard(rig, 1, 2, 3, 4, 5, 6) == [10, 18]
+
+
+@pytest.mark.asyncio
 async def test_many_windows_of_few_values_are_made_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, used = await listening(WINDOWS.replace("hop = 2", "hop = 1")), list[str]()
     begin = rig.target().preparing.submit_for

@@ -14,7 +14,6 @@ import pytest
 from gateway.common.domain.errors import VariantError
 from gateway.common.domain.manifest import TensorSpec
 from gateway.common.domain.noise import busy_share
-from gateway.common.domain.runtimes import RUNTIMES
 from gateway.common.domain.tensor import Datatype
 from gateway.common.domain.verdict import (
     Joining,
@@ -117,7 +116,7 @@ def is_lost_in_its_job(child):
     return child.cpu_times().user > 1.0
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", models.FILES)
 def test_an_engine_may_be_forked_after_its_import(runtime):
     """A second thread would not exist in a forked process; OpenMP would have read the number of its threads."""
     code = (

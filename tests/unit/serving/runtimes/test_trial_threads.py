@@ -91,6 +91,24 @@ def answered(monkeypatch, tmp_path):
     return answer
 
 
+@pytest.fixture
+def exact(monkeypatch):
+    """Replace clocks by what a run of the session is said to take; Serial sessions run one after the other."""
+
+    def together(session, _row, runs, _longest_s, *, single):
+        del single
+        pause_us = session.pause_s * 1e6
+        return (pause_us * runs, pause_us) if isinstance(session, Serial) else (pause_us, pause_us / runs)
+
+    def measured(session, *_, **__):
+        pause_us = session.pause_s * 1e6
+        return Measurement(pause_us, pause_us, pause_us, 2**20)
+
+    monkeypatch.setattr(trial_child.measure, "together", together)
+    monkeypatch.setattr(trial_child.measure, "measured", measured)
+    monkeypatch.setattr(trial_child.measure, "once_us", lambda session, _row, **_: session.pause_s * 1e6)
+
+
 def test_a_quick_model_is_opened_once_with_one_thread(answered):
     runtime = Runtime({1: 0.0})
     line = answered(runtime, settings_with(SLOW, one_thread_below_us=1e9))
@@ -99,16 +117,18 @@ def test_a_quick_model_is_opened_once_with_one_thread(answered):
     assert line.result["passed"]
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_slow_model_gets_the_threads_that_pay(answered):
-    line = answered(Runtime({1: 0.005, 4: 0.0}))
+    line = answered(Runtime({1: 0.005, 4: 0.001}))
     assert line.result["threads"] == 4
-    assert line.result["measured"]["p50_us"] < 5000
+    assert line.result["measured"]["p50_us"] == pytest.approx(1000)
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_slow_model_keeps_one_thread_where_more_do_not_pay(answered):
     line = answered(Runtime({1: 0.001, 4: 0.005}))
     assert line.result["threads"] == 1
-    assert line.result["measured"]["p50_us"] < 5000
+    assert line.result["measured"]["p50_us"] == pytest.approx(1000)
 
 
 @pytest.mark.parametrize("budget", [SessionBudget(1), SessionBudget(4, "intel-gpu")])
@@ -178,24 +198,6 @@ def chosen(line):
 
 def tried(line):
     return [(each.threads, each.runs) for each in read_verdict(line.result).parallel]
-
-
-@pytest.fixture
-def exact(monkeypatch):
-    """Replace clocks by what a run of the session is said to take; Serial sessions run one after the other."""
-
-    def together(session, _row, runs, _longest_s, *, single):
-        del single
-        pause_us = session.pause_s * 1e6
-        return (pause_us * runs, pause_us) if isinstance(session, Serial) else (pause_us, pause_us / runs)
-
-    def measured(session, *_, **__):
-        pause_us = session.pause_s * 1e6
-        return Measurement(pause_us, pause_us, pause_us, 2**20)
-
-    monkeypatch.setattr(trial_child.measure, "together", together)
-    monkeypatch.setattr(trial_child.measure, "measured", measured)
-    monkeypatch.setattr(trial_child.measure, "once_us", lambda session, _row, **_: session.pause_s * 1e6)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8])

@@ -17,7 +17,7 @@ from gateway.common.domain.manifest import Preprocess
 from gateway.common.domain.tensor import Array
 from gateway.serving.tasks.frame import Frame
 from gateway.serving.tasks.oriented_boxes import OrientedBoxes, OrientedResult
-from gateway.serving.tasks.regions import find_regions, smallest_rectangle
+from gateway.serving.tasks.text_box_head import find_regions, smallest_rectangle
 from tests.simulators.vision_models import options, vision_model
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -29,16 +29,14 @@ from gateway.workshop.bench.bodies import (
     region_body,
     region_content,
 )
-from gateway.workshop.bench.cores import CoreSplit, pinned, split_cores
-from gateway.workshop.bench.figures import BenchFigures, common_edges, counts, document, figures
+from gateway.workshop.bench.figures import BenchFigures, common_edges, counts, document, figures, plot, time_text
 from gateway.workshop.bench.grpc_connection import GrpcLoadConnection
 from gateway.workshop.bench.http_connection import HttpLoadConnection, LoadError
 from gateway.workshop.bench.inputs import accepted, described
-from gateway.workshop.bench.measurement import BenchResult
+from gateway.workshop.bench.measurement import BenchResult, CoreSplit, pinned, split_cores
 from gateway.workshop.bench.mqtt_connection import MqttLoadConnection
-from gateway.workshop.bench.plot import plot, time_text
 from gateway.workshop.bench.served import link_release
-from gateway.workshop.cli.bench_view import BLOCKS, bars, histograms, remarks, result_json
+from gateway.workshop.cli.bench import BLOCKS, bars, histograms, remarks, result_json
 from tests.simulators.bad_server import BadServer, Behaviour, answer, say, serve
 from tests.simulators.daemon import SHIPPED
 

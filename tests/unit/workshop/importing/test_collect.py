@@ -4,8 +4,7 @@ import pytest
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.workshop.cli.models_parser import KINDS as OFFERED
-from gateway.workshop.importing.collect import read_documents
-from gateway.workshop.importing.settings import ImportSettings
+from gateway.workshop.importing.collect import ImportSettings, read_documents
 from gateway.workshop.importing.source import Documents, SourceModel, joined
 from gateway.workshop.importing.sources import KINDS, choose_source
 from tests.simulators.import_sources import (

@@ -67,7 +67,7 @@ def test_without_rows_the_code_gets_them_one_by_one(tmp_path):
         (CONFIG, "x = 1", "has no class TritonPythonModel"),
         (CONFIG, "def", "is no Python"),
         (CONFIG, "-" * 100_000 + "1", "is no Python"),
-        (CONFIG + "model_transaction_policy { decoupled: true }", CODE, "every request has one answer"),
+        (CONFIG + "model_transaction_policy { decoupled: true }", CODE, "only language models answer in parts"),
         (CONFIG + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "x" } }', CODE, "EXECUTION_ENV_PATH"),
         (CONFIG.replace("dims: [ 1 ]", "dims: [ 1 ] optional: true"), CODE, "word is optional"),
         (CONFIG.replace("dims: [ 1 ]", "dims: [ 3 ]"), CODE, "several texts for a row"),

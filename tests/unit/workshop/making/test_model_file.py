@@ -135,7 +135,7 @@ def test_a_dimension_of_zero_is_refused(tmp_path: Path) -> None:
         ("m.tflite", b"\xff\xff\xff\x7fTFL3" + bytes(64), "LiteRT cannot open"),
         ("m.xml", b"<net", "OpenVINO cannot read"),
         ("m.ONNX", b"", "capital letters"),
-        ("m.dat", b"", "is no model by its suffix; name a .onnx, .xml, .tflite file"),
+        ("m.dat", b"", "is no model by its suffix; name a .onnx, .xml, .tflite, .gguf file"),
         ("m.PT", b"", "export it: yolo export model=m.PT format=onnx (Ultralytics), or call torch.onnx.export(model, "),
         ("m.h5", b"", "keras.models.load_model('m.h5').export('m.onnx', format='onnx')"),
         ("m.keras", b"", "keras.models.load_model('m.keras').export('m.onnx', format='onnx')"),

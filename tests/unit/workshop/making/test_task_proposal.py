@@ -111,6 +111,24 @@ def test_named_key_points_tell_their_number_and_values(
 
 
 @pytest.mark.parametrize(
+    ("columns", "named", "kind", "values"),
+    [
+        (57, 17, "keypoints", 3),
+        (40, 17, "keypoints", 2),
+        (6, 0, "object-detection", None),
+        (6, 17, "object-detection", None),
+    ],
+)
+def test_named_key_points_follow_boxes_after_suppression(
+    columns: int, named: int, kind: str, values: int | None
+) -> None:
+    image, output = TensorSpec("x", Datatype.FP32, PHOTO), TensorSpec("y", Datatype.FP32, (-1, 300, columns))
+    proposed = propose_task(Signature((image,), (output,)), ("person",), named)
+    assert (proposed.kind, proposed.options.get("values")) == (kind, values)
+    assert proposed.options["format"] == "end-to-end"
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "kind"),
     [
         ("sigmoid_0.tmp_0", (-1, 1, -1, -1), "oriented-boxes"),

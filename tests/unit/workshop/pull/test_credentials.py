@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.transfer.source import FetchError
 from gateway.workshop.pull.access import check_url, is_loopback, origin, split_url
+from gateway.workshop.pull.bucket import S3Keys
 from gateway.workshop.pull.credentials import PASSWORD, TOKEN, USER, PullLogin, read_keys, read_login, unsafe_mode
 from gateway.workshop.pull.registry import Challenge, read_challenge
 from gateway.workshop.pull.settings import PullSettings
-from gateway.workshop.pull.signature import S3Keys
 
 SETTINGS = PullSettings(credentials_limit_bytes=1000)
 HOST = "r.example:5000"

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.workshop.pull.bucket import BucketPlace, object_url, read_place
+from gateway.workshop.pull.bucket import BucketPlace, S3Keys, object_path, object_url, read_place, signed_headers
 from gateway.workshop.pull.reference import S3Reference
-from gateway.workshop.pull.signature import S3Keys, object_path, signed_headers
 from tests.simulators.s3_server import PLACE
 
 KEYS = S3Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")

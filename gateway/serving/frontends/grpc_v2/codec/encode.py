@@ -87,9 +87,9 @@ def _described(response: InferResponse, asked: Iterable[RequestedOutput], raws: 
     return reply
 
 
-def mark_final(response: InferResponse) -> InferResponse:
-    """Return an answer that is marked as the last of its request; each request has one answer here."""
-    return replace(response, parameters={**response.parameters, FINAL_RESPONSE: True})
+def mark_final(response: InferResponse, *, is_final: bool = True) -> InferResponse:
+    """Return an answer that says whether it is the last one of its request."""
+    return replace(response, parameters={**response.parameters, FINAL_RESPONSE: is_final})
 
 
 def encode_stream_reply(reply: Encoded) -> Encoded:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.serving.frontends.grpc_v2.codec.protobuf import read_varint
+
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
     from google.protobuf.descriptor_pool import DescriptorPool
@@ -23,12 +25,13 @@ REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.Se
 @functools.cache
 def pool() -> DescriptorPool:
     """Return the private pool, read once."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf import descriptor_pool
 
-    files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())
-    private = descriptor_pool.DescriptorPool()
-    for file in files.file:
-        private.AddSerializedFile(file.SerializeToString())
+    private, content, end = descriptor_pool.DescriptorPool(), DESCRIPTORS.read_bytes(), 0
+    while end < len(content):  # a FileDescriptorSet: the tag of `file`, its size, its bytes; descriptor_pb2 takes 7 ms
+        size, begin = read_varint(content, end + 1)
+        end = begin + size
+        private.AddSerializedFile(content[begin:end])
     return private
 
 

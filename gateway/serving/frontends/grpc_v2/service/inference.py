@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, NoReturn
@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 from gateway.common.domain.errors import Fault, RequestError, of_answer
 from gateway.common.domain.rights import ANY_CALLER, CONTROL, MEMORY, READ, Needs, check_model
 from gateway.common.domain.rights import INFER as MAY_INFER
-from gateway.serving.domain.infer import InferResponse, RequestedOutput
+from gateway.common.domain.text_model import REQUEST, STREAM, TEXT, is_generative
+from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.domain.ports import InferenceEngine, Repository, Statistics
 from gateway.serving.frontends import documents
 from gateway.serving.frontends.grpc_v2.calls import INFER, CallInfo, Rpc, RpcKind, unexpected
@@ -30,13 +31,13 @@ from gateway.serving.frontends.grpc_v2.codec.encode import (
 )
 from gateway.serving.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.serving.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, message, pool, services
-from gateway.serving.frontends.grpc_v2.framing import Encoded
+from gateway.serving.frontends.grpc_v2.framing import Encoded, PartReply
 from gateway.serving.frontends.grpc_v2.service.health import HealthService
 from gateway.serving.frontends.grpc_v2.service.large_requests import LargeRequestReader, OpenedRequest
 from gateway.serving.frontends.grpc_v2.service.load import Load
 from gateway.serving.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from gateway.serving.frontends.grpc_v2.service.reflection import ReflectionStream
-from gateway.serving.frontends.grpc_v2.service.stream import InferStream, stopping
+from gateway.serving.frontends.grpc_v2.service.stream import InferStream, SendPart, StreamAnswer, stopping
 from gateway.serving.frontends.grpc_v2.service.submission import InferSubmission
 from gateway.serving.frontends.grpc_v2.settings import GrpcSettings
 from gateway.serving.frontends.not_offered import (
@@ -207,7 +208,9 @@ class InferenceService:
         encoded = self.codec.encode(response, asked)
         return await self.encode(response, asked, call) if encoded is None else encoded
 
-    async def _answer_opened(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
+    async def _answer_opened(
+        self, opened: OpenedRequest, part: SendPart, call: CallInfo, order: asyncio.Lock
+    ) -> Encoded:
         check_model(call.caller, call.rights, opened.sent.model_name)
         share = MemoryShare(self.message_memory.pool, call)
         try:
@@ -216,13 +219,33 @@ class InferenceService:
             if known is None:  # the transport needs no method for the next of its like
                 self.codec.learn(opened.raw, opened.sent, asked)
             self.submission.find_batch(known, asked)
-            response = await self._inference.infer(asked)
-            if wants_final_response(opened.sent):
+            is_text = self._is_text(asked)
+            if is_text and STREAM in asked.inputs and asked.inputs[STREAM].array.all():
+                response = await self._send_parts(asked, part, call)
+            else:
+                response = await self._inference.infer(asked)
+            if is_text or wants_final_response(opened.sent):
                 response = mark_final(response)
             async with order:
                 return await self._reply(response, asked.outputs, call)
         finally:
             share.free()
+
+    def _is_text(self, asked: InferRequest) -> bool:
+        """Return True if a request is for a language model, whose answers may have parts: Triton's decoupled models."""
+        if TEXT not in asked.inputs and REQUEST not in asked.inputs:
+            return False
+        return is_generative(self._inference.describe(asked.model, asked.version))
+
+    async def _send_parts(self, asked: InferRequest, part: SendPart, call: CallInfo) -> InferResponse:
+        """Send the parts of an answer, and return the rest of it."""
+        async with aclosing(self._inference.infer_in_parts(asked)) as parts:
+            async for response, is_last in parts:
+                if is_last:
+                    break
+                encoded = await self._reply(mark_final(response, is_final=False), asked.outputs, call)
+                await part(PartReply(encode_stream_reply(encoded)))
+        return response
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""
@@ -232,7 +255,8 @@ class InferenceService:
 
     def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer questions about the services, one after the other. Raises TOO_LARGE above the settings' bounds."""
-        return self._stream(requests, ReflectionStream(pool(), self._names, self._settings).answer, in_flight=1)
+        reflection = ReflectionStream(pool(), self._names, self._settings)
+        return self._stream(requests, lambda question, _: reflection.answer(question), in_flight=1)
 
     async def repository_index(self, request: Any, call: CallInfo) -> Any:
         """Return every known model version that the caller may see, or only the ready ones."""
@@ -335,7 +359,7 @@ class InferenceService:
         return documents.described(self._inference, self._repository, request.name, request.version)
 
     async def _stream(
-        self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int
+        self, requests: AsyncIterator[Any], answer: StreamAnswer, in_flight: int
     ) -> AsyncGenerator[Any, None]:
         if self._draining:
             raise stopping()
@@ -355,12 +379,14 @@ class InferenceService:
             yield opened
             del opened
 
-    async def _counted_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
+    async def _counted_answer(
+        self, opened: OpenedRequest, part: SendPart, call: CallInfo, order: asyncio.Lock
+    ) -> Encoded:
         """Answer one request of a stream, which is a call while it is in flight; `order` is taken to encode it."""
         sent, final = opened.sent, wants_final_response(opened.sent)
         try:
             with self.load.counted(self.load.calls, call):
-                return encode_stream_reply(await self._answer_opened(opened, call, order))
+                return encode_stream_reply(await self._answer_opened(opened, part, call, order))
         except RequestError as error:
             return encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream continue

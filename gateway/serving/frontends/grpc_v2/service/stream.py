@@ -8,22 +8,25 @@ from typing import Any
 
 from gateway.common.domain.errors import Fault, RequestError
 
+SendPart = Callable[[Any], Awaitable[None]]
+"""Function that sends a reply which is not the last one of its request, and returns once it was taken."""
+StreamAnswer = Callable[[Any, SendPart], Awaitable[Any]]
+
 
 class InferStream:
     """Requests and answers of one stream. Answers come in order of completion with their request's id, as Triton's do.
 
+    `answer` returns the last reply to a request, and may send others before.
     A request occupies one of `in_flight` slots until its answer was taken: a peer that does not read is not read from.
     Without a request in flight for `idle_s` the stream ends EXPIRED.
     """
 
-    def __init__(
-        self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int, idle_s: float
-    ) -> None:
+    def __init__(self, requests: AsyncIterator[Any], answer: StreamAnswer, in_flight: int, idle_s: float) -> None:
         self._requests, self._answer, self._idle_s = requests, answer, idle_s
         self._idle: asyncio.TimerHandle | None = None
         self._active_s = 0.0
         self._slots = asyncio.Semaphore(in_flight)
-        self._finished: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+        self._finished: asyncio.Queue[asyncio.Task[Any] | _Sent | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -72,6 +75,10 @@ class InferStream:
             if task is None:
                 reading = False
                 continue
+            if isinstance(task, _Sent):
+                yield task.reply
+                task.taken.set()
+                continue
             self._tasks.discard(task)
             yield task.result()
             self._active_s = asyncio.get_running_loop().time()
@@ -80,11 +87,17 @@ class InferStream:
     async def _read(self) -> None:
         await self._slots.acquire()
         async for request in self._requests:
-            task = asyncio.ensure_future(self._answer(request))
+            task = asyncio.ensure_future(self._answer(request, self._part))
             del request  # its memory is counted until no reference to it is left
             self._tasks.add(task)
             task.add_done_callback(self._finished.put_nowait)
             await self._slots.acquire()
+
+    async def _part(self, reply: Any) -> None:
+        """Implement `SendPart`."""
+        sent = _Sent(reply)
+        self._finished.put_nowait(sent)
+        await sent.taken.wait()
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
         if self._failure is None:
@@ -108,6 +121,15 @@ class InferStream:
                 f"no request came on this stream for {self._idle_s:g} s ([grpc] stream_idle_s); open another one",
             )
             self._reader.cancel()
+
+
+class _Sent:
+    """Reply that is not the last one of its request."""
+
+    __slots__ = ("reply", "taken")
+
+    def __init__(self, reply: Any) -> None:
+        self.reply, self.taken = reply, asyncio.Event()
 
 
 def stopping() -> RequestError:

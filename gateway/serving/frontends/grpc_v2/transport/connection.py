@@ -240,6 +240,9 @@ class GrpcConnection(SocketProtocol):
                 self.load.end_call(stream.headers.info)
 
     # ---- answers: Sink ---------------------------------------------------------------------------------------------
+    def part(self, token: Stream, response: InferResponse) -> None:
+        """Implement `Sink.part`: ModelInfer asks for none."""
+
     def answer(self, token: Stream, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         token.call = None

@@ -80,6 +80,10 @@ class StreamRequests:
         return True
 
     # ---- RawSink ---------------------------------------------------------------------------------------------------
+    def part(self, token: Token, response: InferResponse) -> None:
+        """Implement `Sink.part`: as `answer`."""
+        raise NotImplementedError
+
     def answer(self, token: Token, response: InferResponse) -> None:
         """Implement `Sink.answer`: requests are submitted by the method."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.common.domain.errors import RequestError
 from gateway.serving.frontends.grpc_v2.calls import RpcKind
+from gateway.serving.frontends.grpc_v2.framing import PartReply
 from gateway.serving.frontends.grpc_v2.http2.streams import Stream
 from gateway.serving.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.serving.frontends.grpc_v2.transport.ports import CallConnection
@@ -101,7 +102,7 @@ class Streaming:
                     connection.write(stream, headers.rpc.encode(reply)[0])
                     connection.flush()
                     await connection.write_ahead.wait(stream)
-                    self._begun -= 1
+                    self._begun -= not isinstance(reply, PartReply)
             connection.end(stream)
         except RequestError:
             self._over = True

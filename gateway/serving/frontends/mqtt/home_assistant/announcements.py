@@ -45,7 +45,24 @@ class Announcements:
         """Documents by object id, as they were published or received."""
         self._current: OrderedDict[str, ModelManifest] = OrderedDict()
         """Manifest that the announcement of a sensor was made from, by object id."""
+        self._former = b"{}"
+        """The gateway's own document as the broker had it at first."""
         self._is_full = False
+
+    def follow(self, routes: Sequence[MqttRoute], cameras: Sequence[KnownCamera]) -> list[OutgoingPublish]:
+        """Take other routes and cameras. Return the removals of those that are gone, and what the gateway then has."""
+        self._routes, self._cameras = {route.name: route for route in routes}, cameras
+        self._current.clear()  # a camera may have pictures now
+        known = self._at_broker.items()
+        gone = [one for one, payload in known if one != documents.GATEWAY_OBJECT and not self._is_ours(one, payload)]
+        self._counters["announcements_removed"] += len(gone)
+        for object_ in gone:
+            self._forget(object_)
+        removals = [self._publication(object_, b"") for object_ in gone]
+        if documents.GATEWAY_OBJECT in self._at_broker and self._describe_gateway():
+            own = documents.GATEWAY_OBJECT
+            removals.append(self._publication(own, self._at_broker[own]))
+        return removals
 
     @property
     def models(self) -> frozenset[str]:
@@ -70,8 +87,17 @@ class Announcements:
 
     def connected(self) -> list[OutgoingPublish]:
         """Return all documents, with the gateway's own: the broker may have lost them."""
-        self._at_broker[documents.GATEWAY_OBJECT] = msgspec.json.encode(documents.gateway_document(self._id))
+        self._describe_gateway()
         return self.again()
+
+    def _describe_gateway(self) -> bool:
+        """Make the gateway's own document; return True if it differs from the one before."""
+        before = self._at_broker.get(documents.GATEWAY_OBJECT, self._former)
+        document = documents.gateway_document(self._id, sorted(self.models))
+        self._at_broker[documents.GATEWAY_OBJECT] = made = msgspec.json.encode(
+            documents.with_removals(document, _read(before))
+        )
+        return made != before
 
     def received(self, message: Message) -> list[OutgoingPublish]:
         """Take a document from the broker. Return its removal if it is of no sensor of ours any more.
@@ -82,7 +108,14 @@ class Announcements:
         if not message.payload:
             self._forget(object_)
             return []
-        if not message.retain or object_ == documents.GATEWAY_OBJECT or object_ in self._at_broker:
+        if message.retain and object_ == documents.GATEWAY_OBJECT:  # of an earlier process: it may have more models
+            if (own := self._at_broker.get(object_)) is None:
+                self._former = message.payload
+                return []
+            whole = msgspec.json.encode(documents.with_removals(_read(own), _read(message.payload)))
+            self._at_broker[object_] = whole
+            return [self._publication(object_, whole)] if whole != own else []
+        if not message.retain or object_ in self._at_broker:
             return []
         if self._is_ours(object_, message.payload) and len(self._at_broker) <= self._settings.max_sensors:
             self._at_broker[object_] = message.payload

@@ -140,6 +140,11 @@ class RouteResults:
         debt.topic, debt.result = self._sensor_topics.get(sensor) or self._topic_of(sensor, ()), self._form
         return payload
 
+    def forget(self, sensor: str) -> None:
+        """Forget a sensor, whose rules send nothing any more."""
+        self._rules.forget(sensor)
+        self._last.pop(sensor, None)
+
     def close(self) -> None:
         """Publish no more messages of rules without a result."""
         self._closed = True

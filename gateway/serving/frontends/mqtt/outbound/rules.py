@@ -185,6 +185,10 @@ class RouteRules:
                 yield one
             self._queue(sensor, one)
 
+    def forget(self, sensor: str) -> None:
+        """Forget the states of a sensor."""
+        self._sensors.pop(sensor, None)
+
     def due_ns(self) -> int | None:
         """Return the time of the next `expire`; None if nothing is due without a result."""
         while self._due and not self._is_valid(self._due[0]):

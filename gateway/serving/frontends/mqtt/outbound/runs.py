@@ -138,7 +138,11 @@ class Runs:
     def add(self, job: InferenceJob) -> None:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
         job.debt.message.payload = b""  # the tensors hold the data they need
-        job.line = self._line_of(job.request)
+        try:
+            has_state = keeps_state(self._engine.describe(job.request.model, job.request.version))
+        except RequestError:  # a target that is away now may have one
+            has_state = True
+        job.line = (job.request.model, job.request.caller, job.request.stream) if has_state else None
         self.idle.clear()
         dropped = self.backlog.put(job, job.debt.qos)
         if dropped is not None and dropped.debt.make_sure():
@@ -175,6 +179,9 @@ class Runs:
         return time.monotonic_ns() - message.arrived_ns > self._settings.hold_s * 1e9
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
+    def part(self, token: InferenceJob, response: InferResponse) -> None:
+        """Implement `Sink.part`: messages ask for none."""
+
     def answer(self, token: InferenceJob, response: InferResponse) -> None:
         """Implement `Sink.answer`: publish the answer."""
         self._end(token)
@@ -240,14 +247,6 @@ class Runs:
             following = behind.popleft()
             begins = asyncio.get_running_loop().call_soon(self._begin, following)
             self._running[following] = self._running[following][0], begins
-
-    def _line_of(self, request: InferRequest) -> tuple[str, str, str] | None:
-        """Return the line of a target with state. One that is away now may be one."""
-        try:
-            has_state = keeps_state(self._engine.describe(request.model, request.version))
-        except RequestError:
-            has_state = True
-        return (request.model, request.caller, request.stream) if has_state else None
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
         loads = refused.is_loading and not self.is_held_long(job.debt.message)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from gateway.serving.frontends.mqtt.outbound.context import Outlet, RouteContext
 from gateway.serving.frontends.mqtt.outbound.delivery import Debt
 from gateway.serving.frontends.mqtt.outbound.inputs import Ready, message_id
 from gateway.serving.frontends.mqtt.outbound.results import RouteResults
+from gateway.serving.frontends.mqtt.settings.broker import EVERY_CAMERA
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute
 from gateway.serving.frontends.mqtt.settings.templates import RESULT_NAMES, RULE_NAMES, read_template, render_topic
 
@@ -32,6 +34,18 @@ PENDING_LIMIT = 8
 """Most results of one camera on one route that wait for the broker: those of a broker that is slow are soon old."""
 PUBLISH_BYTES = 64
 """More bytes than a PUBLISH of a picture has besides topic and payload."""
+
+
+_Routes = dict[str, list[tuple[MqttRoute, RouteResults]]]
+
+
+def _results_of(routes: _Routes) -> set[RouteResults]:
+    return {results for several in routes.values() for _, results in several}
+
+
+def _without_cameras(route: MqttRoute) -> MqttRoute:
+    """Return a route as it is for any cameras."""
+    return replace(route, cameras=(EVERY_CAMERA,))
 
 
 def camera_topic(gateway_id: str, camera: str, kind: str) -> str:
@@ -55,19 +69,50 @@ class CameraResults:
 
     def __init__(self, context: RouteContext, link: CameraLink, cameras: Sequence[KnownCamera] = ()) -> None:
         self._id, self._counters, self._topics, self._link = context.gateway_id, context.counters, context.topics, link
-        self._engine, self._known = context.engine, {camera.name: camera for camera in cameras}
+        self._engine, self._context = context.engine, context
         self._repeat_ns = int(context.settings.error_repeat_s * 1e9)
-        routes = [route for route in context.settings.route if route.cameras]
-        self._routes: dict[str, list[tuple[MqttRoute, RouteResults]]] = {}
-        for route, results in [(route, RouteResults(route, context)) for route in routes]:
-            for camera in route.cameras:
-                self._routes.setdefault(camera, []).append((route, results))
+        self._known: dict[str, KnownCamera] = {}
+        self._routes: _Routes = {}
+        self._take([route for route in context.settings.route if route.cameras], cameras)
         self._streaming = dict.fromkeys(self._routes, False)
         self._pictures: dict[str, bytes] = {}
         """Newest picture of each camera that could not be sent yet."""
         self._pending = Counter[tuple[str, str]]()
         """Results that the broker has not accepted yet, by route and camera."""
         self._refused_ns: dict[tuple[str, str], int] = {}
+
+    def follow(self, routes: Sequence[MqttRoute], cameras: Sequence[KnownCamera]) -> None:
+        """Publish for these routes and cameras from now on, and remove what the broker keeps of others."""
+        former = self._take(routes, cameras)
+        for camera, several in former.items():
+            now = {results for _, results in self._routes.get(camera, ())}
+            kept = {topic for route, _ in self._routes.get(camera, ()) for topic in self._retained(route, camera)}
+            for route, results in several:
+                if results not in now:
+                    results.forget(camera)
+                    self._remove([topic for topic in self._retained(route, camera) if topic not in kept])
+            if camera not in self._routes:
+                self._pictures.pop(camera, None)
+                self._link.publish_status(
+                    OutgoingPublish(camera_topic(self._id, camera, "status"), b"", 1, retain=True)
+                )
+                self._remove([camera_topic(self._id, camera, "snapshot")])
+        used = _results_of(self._routes)
+        for results in _results_of(former) - used:
+            results.close()
+        self._streaming = {camera: self._streaming.get(camera, False) for camera in (*self._known, *self._routes)}
+        self._publish_states(self._routes.keys() - former.keys())
+
+    def _take(self, routes: Sequence[MqttRoute], cameras: Sequence[KnownCamera]) -> _Routes:
+        """Take routes. Those with other cameras only keep the states of their rules. Return what was before."""
+        former, self._routes = self._routes, {}
+        same = {_without_cameras(route): results for several in former.values() for route, results in several}
+        self._known = {camera.name: camera for camera in cameras}
+        for route in routes:
+            results = same.get(_without_cameras(route)) or RouteResults(route, self._context)
+            for camera in route.cameras:
+                self._routes.setdefault(camera, []).append((route, results))
+        return former
 
     def answered(self, answer: CameraAnswer) -> None:
         """Publish the results of a frame, and messages of rules."""
@@ -81,9 +126,8 @@ class CameraResults:
 
     def changed(self, camera: str, *, streaming: bool) -> None:
         """Publish that the frames of a camera begin or end to arrive."""
-        if camera in self._streaming:
-            self._streaming[camera] = streaming
-            self._publish_states([camera])
+        self._streaming[camera] = streaming  # also without a route: one may come
+        self._publish_states([camera])
 
     def pictured(self, camera: str, wall_ns: int, jpeg: bytes) -> None:
         """Publish the picture of an event, retained. One that is larger than the broker takes is dropped."""
@@ -118,8 +162,9 @@ class CameraResults:
             return False
         camera = message.topic.removeprefix(before).removesuffix(after)
         if message.retain and message.payload and camera not in self._routes:
-            for topic in self._retained(camera):
-                self._link.publish(OutgoingPublish(topic, b"", 1, retain=True))
+            self._remove(camera_topic(self._id, camera, kind) for kind in ("snapshot", "status"))
+            for route in {route for several in self._routes.values() for route, _ in several}:
+                self._remove(self._retained(route, camera))
         self._link.acknowledge(message)
         return True
 
@@ -128,22 +173,24 @@ class CameraResults:
         online = [camera for camera, streaming in self._streaming.items() if streaming]
         self._streaming = dict.fromkeys(self._streaming, False)
         self._publish_states(online)
-        for results in {results for several in self._routes.values() for _, results in several}:
+        for results in _results_of(self._routes):
             results.close()
         self._routes, self._streaming, self._pictures = {}, {}, {}
 
-    def _retained(self, camera: str) -> Iterator[str]:
-        """Yield the topics on which the broker may keep something of a camera."""
-        yield from (camera_topic(self._id, camera, kind) for kind in ("snapshot", "status"))
-        for route in {route for several in self._routes.values() for route, _ in several}:
-            kept = [(route.result.topic, "")] if route.result.retain else []
-            for text, rule in (*kept, *((each.topic, each.name) for each in route.rule if each.retain)):
-                template = read_template(text, RULE_NAMES)
-                if not template.names & RESULT_NAMES:
-                    values = {"gateway": self._id, "route": route.name, "sensor": camera, "rule": rule}
-                    with suppress(RequestError):
-                        self._topics.check(topic := render_topic(template, values))
-                        yield topic
+    def _remove(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._link.publish(OutgoingPublish(topic, b"", 1, retain=True))
+
+    def _retained(self, route: MqttRoute, camera: str) -> Iterator[str]:
+        """Yield the topics on which the broker may keep results, or messages of rules, of a camera."""
+        kept = [(route.result.topic, "")] if route.result.retain else []
+        for text, rule in (*kept, *((each.topic, each.name) for each in route.rule if each.retain)):
+            template = read_template(text, RULE_NAMES)
+            if not template.names & RESULT_NAMES:
+                values = {"gateway": self._id, "route": route.name, "sensor": camera, "rule": rule}
+                with suppress(RequestError):
+                    self._topics.check(topic := render_topic(template, values))
+                    yield topic
 
     def _publish(self, route: MqttRoute, results: RouteResults, answer: CameraAnswer) -> None:
         """Publish the result of one route. Raises RequestError as `RouteResults.encode`, and for missing outputs."""
@@ -197,5 +244,7 @@ class CameraResults:
 
     def _publish_states(self, cameras: Iterable[str]) -> None:
         for camera in cameras:
+            if camera not in self._routes:
+                continue
             word = b"online" if self._streaming[camera] else b"offline"
             self._link.publish_status(OutgoingPublish(camera_topic(self._id, camera, "status"), word, 1, retain=True))

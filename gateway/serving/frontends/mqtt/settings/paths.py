@@ -39,7 +39,12 @@ def compile_path(text: str) -> Path:
         compiled = jmespath.compile(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(_one_line(error)) from None
-    _check_functions(compiled.parsed)
+    from jmespath.functions import Functions
+
+    known = Functions.FUNCTION_TABLE  # the library itself refuses others with the first message only
+    for node in _nodes(compiled.parsed):
+        if node["type"] == "function_expression" and node["value"] not in known:
+            raise ValueError(f"no function is called {node['value']}(); there are {', '.join(sorted(known))}")
     keys = _keys(compiled.parsed)
     return Path(_searched(compiled, text), True) if keys is None else Path(_walked(keys), False)
 
@@ -92,16 +97,6 @@ def _keys(node: Any) -> Keys | None:
         return None
     parts = [_keys(child) for child in node["children"]]
     return None if None in parts else tuple(key for part in parts if part for key in part)
-
-
-def _check_functions(tree: Any) -> None:
-    """Refuse functions that JMESPath does not have: the library itself reports them with the first message."""
-    from jmespath.functions import Functions
-
-    known = Functions.FUNCTION_TABLE
-    for node in _nodes(tree):
-        if node["type"] == "function_expression" and node["value"] not in known:
-            raise ValueError(f"no function is called {node['value']}(); there are {', '.join(sorted(known))}")
 
 
 def _nodes(node: Any) -> Iterator[Any]:

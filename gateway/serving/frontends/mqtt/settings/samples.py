@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timezone, tzinfo
 from typing import ClassVar
-from zoneinfo import ZoneInfo
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.serving.frontends.mqtt.settings.paths import check_path
@@ -106,7 +105,11 @@ class MqttTime:
 
 def zone_of(name: str) -> tzinfo:
     """Return a time zone. UTC needs no database of zones. Raises OSError or ValueError if there is no such zone."""
-    return timezone.utc if name == "UTC" else ZoneInfo(name)
+    if name == "UTC":
+        return timezone.utc
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
 
 
 def _is_zone(name: str) -> bool:

@@ -304,6 +304,15 @@ def test_a_result_that_cannot_be_published_is_an_error_once(changes: dict[str, A
     assert rig.counters["refused"] == 3
 
 
+def test_a_camera_that_streams_already_is_online_with_its_first_route() -> None:
+    rig = CameraRig()
+    rig.cameras.follow([], known := [KnownCamera("yard", "yard")])
+    rig.cameras.changed("yard", streaming=True)
+    rig.link.published.clear()
+    rig.cameras.follow([MqttRoute("c", cameras=("yard",))], known)
+    assert [each.payload for each in rig.link.published] == [b"online"]
+
+
 def test_a_defect_does_not_reach_the_camera(caplog: pytest.LogCaptureFixture) -> None:
     rig = CameraRig()
     response = InferResponse("yard", "2", "", {"result": Tensor(Datatype.BYTES, np.array([b"no JSON"], object))})

@@ -11,7 +11,7 @@ import tomllib
 
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.tensor import Datatype
-from gateway.serving.cli.routes_check import RouteCheck, check
+from gateway.serving.cli.routes import RouteCheck, check
 from gateway.serving.config import parse_config
 from gateway.serving.frontends.mqtt.messages import Message
 from gateway.serving.frontends.mqtt.settings.route import MqttRoute

@@ -19,8 +19,8 @@ from gateway.workshop.making.metrics.points import PointShapes
 from gateway.workshop.making.metrics.polygons import Polygons
 from gateway.workshop.making.settings import CalibrationSettings
 from gateway.workshop.making.truth.image_set import FoundTruth, ImageSet, TruthForm
+from gateway.workshop.making.truth.images import read_object_files
 from gateway.workshop.making.truth.kinds import TruthKind
-from gateway.workshop.making.truth.object_files import read_object_files
 
 SIZE = (20, 40)
 """Height and width of the images."""

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.serving.frontends.grpc_v2.service.stream import InferStream
+from gateway.serving.frontends.grpc_v2.service.stream import InferStream, SendPart
 
 pytestmark = pytest.mark.asyncio
 IDLE_S = 3600.0
@@ -32,7 +32,7 @@ class Peer:
         self.read.set()
         await asyncio.Event().wait()
 
-    async def answer(self, number: int) -> int:
+    async def answer(self, number: int, _part: SendPart) -> int:
         try:
             await self.done[number].wait()
         except asyncio.CancelledError:
@@ -55,6 +55,22 @@ async def test_answers_come_as_they_complete():
             got.append(await anext(replies))
         assert got == [2, 0, 1]
         assert [reply async for reply in replies] == []
+
+
+async def test_parts_come_before_the_answer_and_wait_until_they_are_taken():
+    peer, sent = Peer(1), []
+
+    async def answer(number: int, part: SendPart) -> int:
+        for each in (10, 11):
+            await part(each)
+            sent.append(each)
+        return number
+
+    async with aclosing(InferStream(peer.requests(), answer, 1, IDLE_S).replies()) as replies:
+        assert await anext(replies) == 10
+        await settle()
+        assert sent == []
+        assert [reply async for reply in replies] == [11, 0]
 
 
 async def test_no_more_is_read_than_may_be_in_flight():
