@@ -7,6 +7,8 @@ from gateway.common.domain.tensor import Datatype
 
 TEXT, PARAMETERS, STREAM, REQUEST = "text_input", "sampling_parameters", "stream", "request"
 RESPONSE = "response"
+FINAL = "triton_final_response"
+"""Parameter of answers in parts, as Triton's: False for a part, True for the last one."""
 ADAPTER = "lora_name"
 """Field of a request that names an adapter, as in Triton's requests to vLLM."""
 TOO_LONG = "tokens are more than the context"

@@ -54,6 +54,7 @@ class InferRequest:
     and for steps with state. `arrived_ns`: its arrival, on the monotonic clock, for these (0: when it is submitted).
     `place`: START, END, OPENS, for a model with sequences. `state`: that of its sequence, if a pipeline keeps it.
     `in_parts`: the caller wants outputs as soon as they are there, if the model's session gives them in parts.
+    `whole_last`: its last answer repeats the parts, for a caller that may miss some.
     """
 
     model: str
@@ -70,6 +71,7 @@ class InferRequest:
     place: int = 0
     state: SequenceState | None = None
     in_parts: bool = False
+    whole_last: bool = False
 
 
 @dataclass(slots=True)

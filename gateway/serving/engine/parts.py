@@ -66,7 +66,7 @@ class PartsRunner(Runner):
             ran.by_caller = True
         elif ran.failure and not (ran.away or lacks_device(ran.failure)):
             ran.by_caller = self._works()
-        elif self._sent:
+        elif self._sent and not plan.batch[0].request.whole_last:
             ran.outputs = {name: _rest(array) if name in self._sent else array for name, array in ran.outputs.items()}
         return ran
 

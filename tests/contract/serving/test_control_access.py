@@ -126,6 +126,8 @@ async def test_too_many_connections_and_too_many_requests():
             await asyncio.sleep(0)
         refused = await gateway.client.get("/v1/status")
         assert (refused.status_code, problem(refused)["fault"]) == (503, "OVERLOADED")
+        while not any(each.idle for each in gateway.frontend._connections._keys):
+            await asyncio.sleep(0)
         _, half = await gateway.connect()  # takes the place of the one that is kept alive
         half.write(b"GET ")
         reader, writer = await gateway.connect()

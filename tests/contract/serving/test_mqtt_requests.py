@@ -15,6 +15,8 @@ from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.writer import words
+from tests.simulators.writing import sessions, writing
 
 pytestmark = pytest.mark.asyncio
 ASK = "edge/gw/infer/identity_fp32"
@@ -228,3 +230,31 @@ async def test_what_is_not_done_in_time_stays_with_the_broker(broker: Mosquitto,
     inference.gate.set()
     async with frontend(inference, broker.url):
         assert "outputs" in await client.next_json(REPLY)
+
+
+async def test_parts_of_a_text_precede_its_answer_which_is_whole(broker: Mosquitto, client: Peer) -> None:
+    rig = await writing()
+    sessions(rig)[0].gate.set()
+    given = {"text_input": ("BYTES", "w"), "sampling_parameters": ("BYTES", '{"max_tokens": 3}')}
+    try:
+        async with frontend(rig.engine, broker.url):
+            for streamed in (True, False):
+                sent = given | {"stream": ("BOOL", streamed)}
+                tensors = [
+                    {"name": name, "datatype": kind, "shape": [1], "data": [value]}
+                    for name, (kind, value) in sent.items()
+                ]
+                body = json.dumps({"inputs": tensors, "id": "7"})
+                await client.publish("edge/gw/infer/writer", body, 1, ResponseTopic=REPLY, CorrelationData=b"c")
+                found = [await client.next(REPLY) for _ in range(4 if streamed else 1)]
+                assert {each.properties.CorrelationData for each in found} == {b"c"}
+                assert {each.qos for each in found[:-1]} <= {0}
+                bodies = [json.loads(each.payload) for each in found]
+                texts = [{out["name"]: out["data"] for out in each["outputs"]}["text_output"] for each in bodies]
+                assert texts == [*([["w0 "], ["w1 "], ["w2 "]] if streamed else []), [words(3)]]
+                assert {each["id"] for each in bodies} == {"7"}
+                final = {"triton_final_response": True} if streamed else {}
+                parts = [{"triton_final_response": False, "part": number} for number in range(3 * streamed)]
+                assert [each.get("parameters", {}) for each in bodies] == [*parts, final]
+    finally:
+        await rig.repository.close()

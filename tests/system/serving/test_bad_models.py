@@ -77,14 +77,14 @@ REASONS = {
 
 
 UNDECIDED = {"never-ends"}
-"""Models that may be undecided here: on a busy machine a time limit decides nothing (tests/contract decides it)."""
+"""Models that may stay undecided: on a busy machine a time limit decides nothing (tests/contract decides it)."""
 
 
 def unavailable(client, name):
-    """Return the line of a model in the index, once none of its attempts runs."""
+    """Return the line of a model in the index, once none of its attempts runs: a busy machine needs more than one."""
     while True:
         (line,) = [line for line in client.get_model_repository_index().models if line.name == name]
-        if name not in UNDECIDED or line.state != "LOADING":
+        if line.state != "LOADING":
             return line
         select.select([], [], [], 0.02)
 
@@ -109,6 +109,8 @@ def test_a_refused_model_says_why_and_is_not_ready(client, name):
 @pytest.mark.parametrize("name", ["meter-reader", "activity"])
 def test_the_others_serve(client, name):
     assert client.is_server_ready()
+    while not client.is_model_ready(name):  # as `unavailable`
+        select.select([], [], [], 0.02)
     wanted = golden(name, 4)
     tensor = triton.InferInput(wanted.name, list(wanted.rows.shape), "FP32")
     tensor.set_data_from_numpy(wanted.rows)
@@ -116,13 +118,15 @@ def test_the_others_serve(client, name):
     assert (scores.argmax(axis=1) == wanted.scores.argmax(axis=1)).all()
 
 
-def test_every_refusal_is_logged_as_an_error(gateway):
+def test_every_refusal_is_logged_as_an_error(gateway, client):
+    for name in REASONS:
+        unavailable(client, name)
     refused = {
         line["model"] for line in gateway.lines() if line["event"] == "model refused" and line["level"] == "error"
     }
     undecided = {line["model"] for line in gateway.lines() if line["event"] == "model undecided"}
-    assert undecided <= UNDECIDED
-    assert refused | undecided == set(REASONS)
+    assert refused | UNDECIDED == set(REASONS)
+    assert refused | undecided >= UNDECIDED
 
 
 def command(gateway, *arguments):

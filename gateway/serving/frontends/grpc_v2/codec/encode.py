@@ -11,6 +11,7 @@ import numpy as np
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.problem import error_text
 from gateway.common.domain.tensor import CONVERTED, Array, Datatype, Raw, Steps, encode_raw, encode_steps, size_steps
+from gateway.common.domain.text_model import FINAL
 from gateway.serving.domain.infer import InferResponse, Parameter, RequestedOutput
 from gateway.serving.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.serving.frontends.grpc_v2.codec.protocol import message
@@ -18,8 +19,6 @@ from gateway.serving.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, RA
 from gateway.serving.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
 
 INT64_LIMIT = 2**63
-FINAL_RESPONSE = "triton_final_response"
-"""Parameter of the last answer to a request on a stream."""
 REPLY_FIELD = 2
 """Number of `infer_response` in ModelStreamInferResponse."""
 
@@ -89,7 +88,7 @@ def _described(response: InferResponse, asked: Iterable[RequestedOutput], raws: 
 
 def mark_final(response: InferResponse, *, is_final: bool = True) -> InferResponse:
     """Return an answer that says whether it is the last one of its request."""
-    return replace(response, parameters={**response.parameters, FINAL_RESPONSE: is_final})
+    return replace(response, parameters={**response.parameters, FINAL: is_final})
 
 
 def encode_stream_reply(reply: Encoded) -> Encoded:
@@ -108,7 +107,7 @@ def encode_stream_error(error: RequestError, request: Any, *, final: bool) -> En
     answer.infer_response.model_name = request.model_name
     answer.infer_response.model_version = request.model_version
     if final:
-        answer.infer_response.parameters[FINAL_RESPONSE].bool_param = True
+        answer.infer_response.parameters[FINAL].bool_param = True
     return prefixed(answer.SerializeToString())
 
 

@@ -11,6 +11,7 @@ import msgspec
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import Steps
+from gateway.common.domain.text_model import REQUEST, STREAM, TEXT
 from gateway.serving.domain.infer import InferRequest, InferResponse, Parameter
 from gateway.serving.frontends.mqtt.inbound.payloads.content import ContentType, read_content_type
 from gateway.serving.frontends.mqtt.inbound.payloads.formats import FORMATS
@@ -127,6 +128,8 @@ class Requests:
             parsed, model, version, binary=binary, now_ns=message.arrived_ns, caller=CALLER, regions=None
         )
         request = asked.request
+        wants = request.inputs.get(STREAM) if {TEXT, REQUEST} & request.inputs.keys() else None
+        request.in_parts = request.whole_last = wants is not None and bool(wants.array.all())
         ends = [end for end in (request.deadline_ns, message.deadline_ns()) if end is not None]
         request.deadline_ns = min(ends, default=None)
         return request, partial(_encode, correlation)

@@ -44,7 +44,7 @@ class Reply:
     user: tuple[tuple[str, str], ...] = ()
     body_correlation: str = ""
 
-    def publication(self, payload: bytes, qos: int, taken: Taken) -> OutgoingPublish:
+    def publication(self, payload: bytes, qos: int, taken: Taken | None) -> OutgoingPublish:
         """Return an answer with the request's correlation data."""
         return OutgoingPublish(
             self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken, user=self.user

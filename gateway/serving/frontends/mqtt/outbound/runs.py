@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.pipeline import keeps_state
 from gateway.common.domain.retry import draw_chance, pause_s
+from gateway.common.domain.text_model import FINAL
 from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends.mqtt.messages import Message
 from gateway.serving.frontends.mqtt.outbound.context import RouteContext
@@ -25,6 +26,8 @@ from gateway.serving.frontends.mqtt.outbound.delivery import Debt, Delivery
 _LOG = logging.getLogger(__name__)
 AWAY = frozenset({Fault.NOT_FOUND, Fault.UNAVAILABLE})
 """Faults of a model that is unavailable."""
+PART = "part"
+"""Parameter of an answer's part: its number. 0 begins the answer, again if its request had to run again."""
 Job = TypeVar("Job")
 
 
@@ -33,7 +36,7 @@ class InferenceJob:
     """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts.
 
     `encode` returns None for an answer that is not published. `holds`: at QoS 1 it waits while its model is away.
-    `line`: model, caller and stream of a target with state, whose jobs run one after the other.
+    `line`: model, caller and stream of a target with state, whose jobs run one after the other. `parts`: those made.
     """
 
     request: InferRequest
@@ -42,6 +45,7 @@ class InferenceJob:
     failures: int = 0
     holds: bool = False
     line: tuple[str, str, str] | None = None
+    parts: int = 0
 
 
 def passed(deadline_ns: int | None) -> bool:
@@ -180,11 +184,22 @@ class Runs:
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
     def part(self, token: InferenceJob, response: InferResponse) -> None:
-        """Implement `Sink.part`: messages ask for none."""
+        """Implement `Sink.part`: publish it at QoS 0, unless the outbox is full. The answer will be whole."""
+        response.parameters = {**response.parameters, FINAL: False, PART: token.parts}
+        token.parts += 1
+        if self._outlet.full or token.debt.reply is None:
+            return
+        try:
+            payload = token.encode(response)
+        except RequestError:  # the answer will be refused, too
+            return
+        self._outlet.publish(token.debt.reply.publication(payload or b"", 0, None))
 
     def answer(self, token: InferenceJob, response: InferResponse) -> None:
         """Implement `Sink.answer`: publish the answer."""
         self._end(token)
+        if token.request.in_parts:
+            response.parameters = {**response.parameters, FINAL: True}
         try:
             payload = token.encode(response)
         except RequestError as refused:
