@@ -49,6 +49,28 @@ class Latency:
         self.ns += now_ns * len(began_ns) - sum(began_ns)
 
 
+@dataclass(slots=True)
+class TextStatistics:
+    """Tokens of a language model: `given` in prompts, and `written`. `first`: times to the first token of a text.
+
+    `writing_ns`: time from the first token to the last, of all texts. A text that was not finished counts, too.
+    """
+
+    given: int = 0
+    written: int = 0
+    first: Latency = field(default_factory=Latency)
+    writing_ns: int = 0
+
+    def add(self, given: int, written: int, times_ns: tuple[int, int, int]) -> None:
+        """Count a text. `times_ns`: when its request came, its first token (0: none) and its end."""
+        came, first, ended = times_ns
+        self.given += given
+        self.written += written
+        if first:
+            self.first.add((came,), first)
+            self.writing_ns += ended - first
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSample:
     """One value of a frontend's metric: `name` and `help` as in METRICS.md; a `counter` or a gauge."""
@@ -153,7 +175,7 @@ class ServableStatistics:
     requests that wait now. `busy`: some wait, or are in a run.
     `steps`: those of a pipeline, by name. `wakes`: times that requests waited until the version was open again.
     `cache_hit`: requests that were answered with a kept answer. `cache_miss`: those whose answer was kept.
-    `parts`: parts of answers that were sent.
+    `parts`: parts of answers that were sent. `texts`: those of a language model.
     `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
     `failed_runs` counts them.
     """
@@ -191,6 +213,7 @@ class ServableStatistics:
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     parts: int = 0
+    texts: TextStatistics = field(default_factory=TextStatistics)
 
     def batch(self, size_rows: int) -> BatchStatistics:
         """Return the statistics of runs of `size_rows` rows."""

@@ -44,21 +44,22 @@ class PartsRunner(Runner):
         self._room = threading.Semaphore(UNDELIVERED_PARTS)
         self._plan: RunPlan | None = None
         self._sent: set[str] = set()
-        self._steps = 0
+        self._steps = self._first_ns = 0
         self._insisted: RunPlan | None = None
         self._inner, self._session = self._session, cast("Session", _InParts(self._session, self._part))
 
     def run(self, plan: RunPlan) -> Ran:
         """Run one request. After a part, it is never repeated: its caller has read the part."""
-        self._plan, self._sent, self._steps = plan, set(), 0
+        self._plan, self._sent, self._steps, self._first_ns = plan, set(), 0, 0
         ran = self._run(plan)
         insisted, self._insisted = self._insisted, None
         is_stale = insisted is not None and insisted is not plan  # the end of the run before was meant
         if ran.failure and (ran.away or is_stale) and not (self._sent or self._cancelled is plan or plan.batch[0].done):
             ran = self._run(plan)  # a process ends for another's run, too: no part of this one was read
         self._plan, ran.shown = None, bool(self._sent)
-        counts = [ran.outputs[name].ravel()[0] for name in COUNTS if name in ran.outputs]
-        ran.text_tokens = int(sum(counts)) if counts else self._steps
+        counts = [int(ran.outputs[name].ravel()[0]) for name in COUNTS if name in ran.outputs]
+        ran.tokens = (counts[0], counts[1]) if len(counts) == len(COUNTS) else (0, self._steps)
+        ran.first_ns = self._first_ns
         if self._cancelled is plan:
             self._cancelled, ran.overlong = None, True
             ran.failure = ran.failure or "the run was ended"
@@ -95,7 +96,9 @@ class PartsRunner(Runner):
         if self._cancelled is plan:
             return False
         self.progressed_ns = time.monotonic_ns()
-        self._steps += bool(outputs)
+        if outputs:
+            self._steps += 1
+            self._first_ns = self._first_ns or self.progressed_ns
         ticket = plan.batch[0]
         if ticket.done:
             return False

@@ -42,8 +42,8 @@ class Ran:
     ("inline") or on the worker. `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the
     run was cancelled. `away`: the session cannot run now, which says nothing about the request. `shown`: its caller has
     a part of the answer. `parts`: runs in which a failed joined run was repeated; they hold all its requests.
-    `results`: those of the model's task, by ticket; empty if none requests them. `text_tokens`: what a language model
-    read and wrote.
+    `results`: those of the model's task, by ticket; empty if none requests them. `tokens`: what a language model
+    read and wrote, and `first_ns`: when it wrote the first one (0: none).
     """
 
     plan: RunPlan
@@ -61,7 +61,8 @@ class Ran:
     shown: bool = False
     parts: list[Ran] = field(default_factory=list)
     results: Sequence[Results] = ()
-    text_tokens: int = 0
+    tokens: tuple[int, int] = (0, 0)
+    first_ns: int = 0
 
 
 Entry = tuple[RawSink, Any, Sequence[Raw], int]

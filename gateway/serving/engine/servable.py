@@ -494,8 +494,10 @@ class Servable:
     def _ran(self, ran: Ran) -> None:
         """Answer a run and learn its cost, unless it failed: bad data may end it early."""
         batch, usage = ran.plan.batch, self._usage
-        if ran.text_tokens and batch and (account := batch[0].account) is not None:
-            account.text_tokens -= ran.text_tokens
+        if batch and any(ran.tokens):
+            self.statistics.texts.add(*ran.tokens, (batch[0].queued_ns, ran.first_ns, ran.ran_ns))
+            if (account := batch[0].account) is not None:
+                account.text_tokens -= sum(ran.tokens)
         if ran.failure and not (ran.by_caller or ran.overlong or ran.parts) and self._taken(ran):
             ran.plan.batch = []
         if batch and usage.cost.limit_ns and not ran.failure:

@@ -108,7 +108,8 @@ class Metrics:
             if begin:
                 await asyncio.sleep(0)
             part = counted[begin : begin + MODELS_AT_ONCE]
-            _add(page, chain(_traffic(part), _time(part), _steps(part), self._models(part), _updates(part)))
+            times = chain(_time(part), _texts(part), _steps(part))
+            _add(page, chain(_traffic(part), times, self._models(part), _updates(part)))
         samples = (sample for source in self._sources for sample in source())
         _add(page, chain(_device(vitals), _process(), _samples(samples)))
         return b"".join(chain.from_iterable(page.values())), CONTENT_TYPE
@@ -228,6 +229,22 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
                 families[0].add(of, found.count)
                 families[1].add(of, found.ns / NS)
     return queue, compute, latency, wakes, *chain.from_iterable(caches.values())
+
+
+def _texts(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:
+    prompts = _counter("prompt_tokens", "Tokens of prompts that a language model read.", MODEL_LABELS)
+    written = _counter("generation_tokens", "Tokens that a language model wrote.", MODEL_LABELS)
+    writing = _counter("generation_seconds", "Time from the first token of a text to its last.", MODEL_LABELS)
+    help_text = "Time from admission of a request to the first token of its text."
+    first = _Family("time_to_first_token_seconds", help_text, MODEL_LABELS, "histogram")
+    for servable in counted:
+        of, texts = (servable.model, servable.version), servable.texts
+        if texts.given or texts.written:
+            prompts.add(of, texts.given)
+            written.add(of, texts.written)
+            writing.add(of, texts.writing_ns / NS)
+            first.add_histogram(of, list(accumulate(texts.first.counts)), texts.first.ns / NS)
+    return prompts, written, writing, first
 
 
 def _steps(counted: Sequence[ServableStatistics]) -> Iterable[_Family]:

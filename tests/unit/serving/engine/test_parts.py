@@ -72,14 +72,19 @@ async def test_parts_come_as_they_are_written_and_the_answer_has_the_rest(rig: R
     assert outputs["finish_reason"].array[0] == b"length"
     assert outputs["num_output_tokens"].array[0] == 3
     assert [what for what, _ in sink.told] == ["part", "flush"] * 3 + ["answer", "flush"]
-    assert rig.engine.statistics("writer")[0].parts == 3
+    (statistics,) = rig.engine.statistics("writer")
+    assert statistics.parts == 3
+    texts = statistics.texts
+    assert (texts.given, texts.written, sum(texts.first.counts)) == (1, 3, 1)
+    assert 0 < texts.writing_ns < statistics.success.ns - texts.first.ns
 
 
 async def test_a_caller_without_parts_gets_one_whole_answer(rig: Rig) -> None:
     sessions(rig)[0].gate.set()
     answer = await rig.engine.infer(asking(max_tokens=3))
     assert text_of(answer) == words(3)
-    assert rig.engine.statistics("writer")[0].parts == 0
+    (statistics,) = rig.engine.statistics("writer")
+    assert (statistics.parts, statistics.texts.written, sum(statistics.texts.first.counts)) == (0, 3, 1)
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
