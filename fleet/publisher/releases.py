@@ -22,7 +22,8 @@ from fleet.publisher.signing import Drafting, add_targets
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest
 from gateway.common.domain.manifest_toml import read_manifest
-from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release_paths import ReleasePath, parse_path, release_prefix
 from gateway.common.domain.routing import newest_version, version_order
 from gateway.common.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes

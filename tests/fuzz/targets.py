@@ -31,7 +31,7 @@ from hpack.huffman_table import decode_huffman
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.onnx_file import read_onnx
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.tensor import Datatype, finish
 from gateway.serving.domain.infer import InferRequest
 from gateway.serving.frontends.grpc_v2.calls import CallInfo, parse_message

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gateway.common.domain.manifest import TensorSpec
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Datatype, Tensor, Tensors
 from gateway.serving.domain.infer import InferRequest, RequestedOutput

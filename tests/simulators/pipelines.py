@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec, Variant
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
 from gateway.common.domain.verdict import Joining, SessionBudget

@@ -15,7 +15,8 @@ from typing import Any
 
 from gateway.common.domain.manifest import Artifact, ModelManifest
 from gateway.common.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN, read_manifest
-from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, pipeline_manifest
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes, read_form, read_list, read_time
 
 RELEASE_LIMIT_BYTES = 1_048_576

@@ -9,7 +9,8 @@ from pathlib import Path
 from gateway.common.domain.activation import Activation
 from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.manifest import ModelManifest, Variant
-from gateway.common.domain.pipeline import PIPELINE, Pipeline, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, Pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.signed_release import (
     RELEASE_LIMIT_BYTES,

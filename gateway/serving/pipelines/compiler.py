@@ -25,10 +25,14 @@ from gateway.serving.pipelines.columns import (
     ColumnValue,
     Evaluate,
     RowSet,
+    StepError,
     Values,
     common_rows,
     lifted,
 )
+
+TEXT_LIMIT_BYTES = 1_048_576
+"""Largest text that an expression makes."""
 
 Function = Callable[["Compiler", ast.Call, list[ast.expr], dict[str, ast.expr]], ColumnValue]
 """Function of expressions: it takes its arguments and keywords out of the call, and returns the value."""
@@ -118,7 +122,10 @@ class Compiler:
 
     def _binop(self, node: ast.BinOp) -> ColumnValue:
         operation = _OPERATIONS[type(node.op)]
-        left, right = self.number(node.left), self.number(node.right)
+        left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.Add) and left.type.kind == right.type.kind == TEXT:
+            return self.joined(node, [left, right], TEXT_TYPE, _concatenated)
+        left, right = self._number(node.left, left), self._number(node.right, right)
         divides = isinstance(node.op, ast.Div | ast.Mod)
         return self.joined(
             node,
@@ -211,7 +218,9 @@ class Compiler:
 
     def number(self, node: ast.expr) -> ColumnValue:
         """Return the value of a node that must be a number, or numbers; a flag is 0 or 1."""
-        value = self.value(node)
+        return self._number(node, self.value(node))
+
+    def _number(self, node: ast.expr, value: ColumnValue) -> ColumnValue:
         if value.type.kind == FLAG and not value.type.shape:
             return replace(value, type=NUMBER_TYPE)
         if value.type.kind != NUMBER:
@@ -310,6 +319,25 @@ class Compiler:
             return reduce(of(values), places, values[count])
 
         return ColumnValue(of_type, owner, reduced, divides=value.divides)
+
+
+def bounded(texts: Sequence[bytes]) -> Array:
+    """Return texts that were made of others. Raises StepError for one of more than TEXT_LIMIT_BYTES."""
+    if (longest := max(map(len, texts), default=0)) > TEXT_LIMIT_BYTES:
+        raise StepError(f"makes a text of {longest} bytes, at most {TEXT_LIMIT_BYTES} are allowed; shorten it")
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found
+
+
+def _concatenated(first: Any, second: Any) -> Any:
+    if isinstance(first, bytes) and isinstance(second, bytes):
+        return bounded([first + second])[0]
+    if isinstance(first, bytes):
+        return bounded([first + each for each in second])
+    if isinstance(second, bytes):
+        return bounded([each + second for each in first])
+    return bounded([a + b for a, b in zip(first, second, strict=True)])
 
 
 def deepened(value: ColumnValue, deep: int) -> Evaluate:

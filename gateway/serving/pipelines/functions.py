@@ -27,7 +27,7 @@ from gateway.serving.pipelines.columns import (
     common_rows,
     lifted,
 )
-from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, deepened, fp64
+from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, bounded, deepened, fp64
 from gateway.serving.tasks.views import FAR, align, crop, turn, warp
 
 ALIGNED_LIMIT_PX = 2048
@@ -350,6 +350,43 @@ def _of_text(function: Callable[[str], Any], of_type: ColumnType) -> Function:
     return call
 
 
+def _text(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
+    """Return a number as a text, with some digits after the point, or as short as six digits tell it."""
+    _arguments(compiler, node, arguments, 1, 2)
+    form = ".6g"
+    if len(arguments) > 1:
+        digits = compiler.scalar(arguments[1])
+        if digits.rows is not None or digits.of([]) not in range(10):
+            raise compiler.error(arguments[1], "must be 0 to 9, the digits after the point")
+        form = f".{int(digits.of([]))}f"
+
+    def written(numbers: Any) -> Any:
+        if not isinstance(numbers, np.ndarray):
+            return format(numbers, form).encode()
+        return bounded([format(number, form).encode() for number in numbers.tolist()])
+
+    return compiler.joined(node, [compiler.scalar(arguments[0])], TEXT_TYPE, written)
+
+
+def _join(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
+    """Return the texts of rows as one, with a text between them."""
+    _arguments(compiler, node, arguments, 1, 2)
+    text, between = compiler.text(arguments[0]), b", "
+    if len(arguments) > 1:
+        given = compiler.text(arguments[1])
+        if given.rows is not None:
+            raise compiler.error(arguments[1], "must be a constant")
+        between = given.of([])
+
+    def reduced(column: Array, places: Array, count: int) -> Array:
+        found: list[list[bytes]] = [[] for _ in range(count)]
+        for place, each in zip(places.tolist(), column, strict=True):
+            found[place].append(each)
+        return bounded([between.join(texts) for texts in found])
+
+    return compiler.over_rows(node, text, TEXT_TYPE, reduced)
+
+
 def _contains(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
     _arguments(compiler, node, arguments, 2, 2)
     text, part = (compiler.text(each) for each in arguments)
@@ -469,6 +506,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "first": _first,
     "floor": _elementwise(np.floor),
     "height": _sides(lambda box: box[:, 3] - box[:, 1]),
+    "join": _join,
     "label": _label,
     "len": _of_text(len, NUMBER_TYPE),
     "log": _elementwise(np.log, divides=True),
@@ -482,6 +520,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "softmax": _softmax,
     "sqrt": _elementwise(np.sqrt, divides=True),
     "sum": _total,
+    "text": _text,
     "top": _top,
     "turn": _turn,
     "upper": _of_text(lambda text: text.upper().encode(), TEXT_TYPE),

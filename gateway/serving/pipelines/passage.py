@@ -491,7 +491,10 @@ class RequestPassage:
         parts = [part for part in under.parts if part is not None]
         step = under.run.step
         source = step.file if isinstance(step, PythonStep) else f"model '{step.model}'"
-        self._end(index, under, lambda column: joined_rows(parts, column, source))
+        try:
+            self._end(index, under, lambda column: joined_rows(parts, column, source))
+        except RequestError as error:  # a text that is no answer to the step's question
+            self._failed(index, under, error)
 
     def _end(self, index: int, under: Under, rows_of: Callable[[Column], Array]) -> None:
         """Keep the columns of a step; `rows_of` returns those of the rows that ran."""

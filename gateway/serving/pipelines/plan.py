@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from gateway.common.domain.pipeline import (
     keeps_state,
 )
 from gateway.common.domain.tensor import Array, Datatype
+from gateway.common.domain.text_model import is_generative
 from gateway.serving.pipelines.columns import (
     FLAG,
     IMAGE,
@@ -59,6 +60,7 @@ from gateway.serving.pipelines.functions import compiled
 from gateway.serving.pipelines.lists import merged, nearest, unit_vectors
 from gateway.serving.pipelines.outputs import OutputColumn, as_tensor, documents, work_of
 from gateway.serving.pipelines.planner import Gallery, Manifests, Planner
+from gateway.serving.pipelines.questions import answer_column, answer_names, asked
 from gateway.serving.pipelines.runs import (
     Column,
     DecodeRun,
@@ -229,7 +231,8 @@ class _Planner(Planner):
         for key in step.fallback or ():
             if self._model_column(run, key) is None:
                 raise self._error(step.name, f"fallback names '{key}', which is no column of the step")
-        self._add(run, lambda name: self._model_column(run, name), lambda: column_names(manifest))
+        known = column_names(manifest) if step.question is None else answer_names(step.question)
+        self._add(run, lambda name: self._model_column(run, name), lambda: known)
 
     def _with_state(self, step: ModelStep, manifest: ModelManifest, rows: RowSet) -> None:
         """Note that the next run has state, if its model has sequences, or its code gets streams."""
@@ -245,10 +248,15 @@ class _Planner(Planner):
                 raise self._error(step.name, words)
 
     def _stateless(self, step: ModelStep) -> ModelManifest:
-        """Return the manifest of a step's model. Raises ConfigurationError for a pipeline with state."""
+        """Return the manifest of a step's model.
+
+        Raises ConfigurationError for a pipeline with state, and for a question to what is no language model.
+        """
         manifest = self._manifests(step.model, step.version)
         if keeps_state(manifest) and manifest.sequence is None:
             raise self._error(step.name, f"pipeline '{step.model}' has steps with state; write its steps into this one")
+        if step.question is not None and not is_generative(manifest):
+            raise self._error(step.name, f"model '{step.model}' is no language model; write 'of' in place of 'ask'")
         return manifest
 
     def _feed(
@@ -286,12 +294,15 @@ class _Planner(Planner):
         if not is_fitting and not is_alike:
             words = f"input '{name}' of model '{step.model}' takes rows of the shape {list(inner)}, not {list(given)}"
             raise self._error(step.name, words)
+        if (question := step.question) is not None:
+            return Feed(spec, replace(value, of=lambda values: asked(question, value.of(values))))
         return Feed(spec, value)
 
     def _model_column(self, run: ModelRun, name: str) -> ColumnValue | None:
         """Return a column of a model's step; make it when it is first read. None if there is none of that name."""
         if (column := run.columns.get(name)) is None:
-            made = column_of(run.manifest, name)
+            question = run.step.question
+            made = column_of(run.manifest, name) if question is None else answer_column(question, name)
             if made is None:
                 return None
             output, of_type, make = made

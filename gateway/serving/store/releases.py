@@ -14,7 +14,8 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.common.domain.manifest_toml import NAME_PATTERN, read_manifest
 from gateway.common.domain.model_files import choose_model, is_model
-from gateway.common.domain.pipeline import PIPELINE, Pipeline, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, Pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release, bare_variant
 from gateway.common.domain.triton_config import TritonConfig, read_config
 from gateway.common.store.plain import file_digest, open_plain

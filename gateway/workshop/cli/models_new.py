@@ -15,7 +15,8 @@ from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.manifest import ModelManifest, TensorSpec
 from gateway.common.domain.manifest_toml import NAME_PATTERN
 from gateway.common.domain.model_files import MODEL_STEM
-from gateway.common.domain.pipeline import PIPELINE, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.python310 import tomllib
 from gateway.common.domain.release import Release
 from gateway.common.domain.text_model import is_generative

@@ -17,7 +17,8 @@ from typing import Any
 
 from gateway.common.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.common.domain.manifest import ModelManifest, Tolerance
-from gateway.common.domain.pipeline import PIPELINE, RUNTIME, Pipeline, keeps_state, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE, RUNTIME, Pipeline, keeps_state
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.files.durable import write_file
 from gateway.common.terminal.tables import mark, print_facts, print_json, print_table, progress

@@ -12,7 +12,8 @@ from gateway.common.domain.document import Table
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.common.domain.manifest_toml import SCHEMA, read_manifest
-from gateway.common.domain.pipeline import PIPELINE, read_pipeline
+from gateway.common.domain.pipeline import PIPELINE
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.preprocess_toml import read_preprocess
 from gateway.serving.store.references import read_artifact
 from gateway.serving.store.releases import MANIFEST

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import Fault, RequestError
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.problem import HTTP_STATUS
 from gateway.common.domain.statistics import ServableStatistics, StepStatistics
 from gateway.serving.frontends.rest_v2.settings import RestSettings

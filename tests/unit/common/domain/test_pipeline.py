@@ -15,8 +15,8 @@ from gateway.common.domain.pipeline import (
     SelectStep,
     TileStep,
     TrackStep,
-    read_pipeline,
 )
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.tensor import Datatype
 
 WHOLE = """schema = 1
@@ -175,6 +175,14 @@ def test_steps_with_state_are_read() -> None:
         (step('name = "b"', 'tile = "x"', "size = [5]"), 13, "must be \\[height, width\\]"),
         (step('name = "b"', 'tile = "x"', "size = [9000, 5]"), 13, "must be \\[height, width\\]"),
         (step('name = "b"', 'tile = "x"', "size = [5, 5]", "overlap = 1.0"), 14, "must be between"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', 'of = "x"'), 14, "has one of 'ask', 'of' and 'inputs'"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', 'answer = { a = "texts" }'), 14, "must be 'text', 'number'"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', 'answer = { a = ["on", "on"] }'), 14, "different texts"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', "answer = { a = [] }"), 14, "1 to 64 different texts"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', 'answer = { A = "text" }'), 14, "the name 'A' must be"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', f'system = "{"s" * 16_385}"'), 14, "at most 16384 are read"),
+        (step('name = "b"', 'model = "m"', 'ask = "x"', "max_tokens = 0"), 14, "must be between"),
+        (step('name = "b"', 'model = "m"', 'of = "x"', "max_tokens = 5"), 14, "unknown key"),
         (step('name = "b"', 'match = "../people.npz"', 'of = "x"'), 12, "must name an .npz file of this folder"),
         (step('name = "b"', 'match = "people.csv"', 'of = "x"'), 12, "must name an .npz file of this folder"),
         (step('name = "b"', 'match = "people.npz"', 'of = "x"', "least = 2"), 14, "must be between"),

@@ -17,7 +17,7 @@ from PIL import Image
 
 from gateway.common.domain.errors import ConfigurationError, VariantError
 from gateway.common.domain.manifest import ROWS, ModelManifest, TensorSpec
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.statistics import StepStatistics
 from gateway.common.domain.tensor import Datatype

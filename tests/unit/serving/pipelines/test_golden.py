@@ -18,7 +18,8 @@ import pytest
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.common.domain.manifest import Artifact
-from gateway.common.domain.pipeline import Pipeline, read_pipeline
+from gateway.common.domain.pipeline import Pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Tensors
 from gateway.serving.domain.golden import GoldenResult, compare_golden

@@ -14,7 +14,8 @@ import pytest
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import TensorSpec
-from gateway.common.domain.pipeline import pipeline_manifest, read_pipeline
+from gateway.common.domain.pipeline import pipeline_manifest
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.tensor import DATATYPES
 from gateway.serving.pipelines import python_process, triton_python
 from gateway.serving.pipelines.python_child import RequestStream, load, words_of, write

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gateway.common.domain.errors import RequestError
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Datatype, Tensors
 from tests.simulators.pipelines import FOUND, PipelineRig, spec

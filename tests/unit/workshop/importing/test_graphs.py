@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.common.domain.errors import ConfigurationError
-from gateway.common.domain.pipeline import ModelStep, Pipeline, read_pipeline
+from gateway.common.domain.pipeline import ModelStep, Pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.workshop.importing.imported import ImportedSource, ImportOutcome
 from gateway.workshop.importing.openvino_server import read_openvino_server
 from gateway.workshop.importing.release_writer import pipeline_text

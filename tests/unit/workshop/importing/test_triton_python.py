@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.common.domain.pipeline import read_pipeline
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.workshop.importing.release_writer import pipeline_text, write_releases
 from gateway.workshop.importing.triton import read_triton
 from tests.simulators.import_sources import documents_of

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.manifest import ROWS, ModelManifest, Preprocess, TensorSpec
-from gateway.common.domain.pipeline import ModelStep, Pipeline, SelectStep, read_pipeline
+from gateway.common.domain.pipeline import ModelStep, Pipeline, SelectStep
+from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.tensor import Datatype
 from gateway.serving.pipelines.plan import plan
 from gateway.workshop.making.pipeline_draft import draft_pipeline
