@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 
 from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.tensor import Array, Datatype, Tensor, datatype_of
+from gateway.common.domain.text_model import REQUEST
 from gateway.serving.domain.golden import input_key
 
 FILE_LIMIT_BYTES = 64 * 1_048_576
@@ -25,6 +28,24 @@ def images(names: list[str]) -> Tensor:
     encoded = np.empty(len(names), object)
     encoded[:] = [read_file(name) for name in names]
     return Tensor(Datatype.BYTES, encoded)
+
+
+def texts(given: list[str], shape: Sequence[int]) -> Tensor:
+    """Return a BYTES tensor of texts for an input of this shape, -1 for any number. Raises RequestError INVALID."""
+    array = np.empty(len(given), object)
+    array[:] = [text.encode(errors="surrogateescape") for text in given]
+    sizes = [len(given) if size < 0 and place == 0 else abs(size) for place, size in enumerate(shape)]
+    if math.prod(sizes) != len(given):
+        raise RequestError(Fault.INVALID, f"the model takes {math.prod(sizes)} text at a time, not {len(given)}")
+    return Tensor(Datatype.BYTES, array.reshape(sizes))
+
+
+def chat(given: list[str], max_tokens: int) -> dict[str, Tensor]:
+    """Return the input of a language model that is asked one text, a chat at temperature 0. Raises RequestError."""
+    document = {"messages": [{"role": "user", "content": given[0]}], "max_tokens": max_tokens, "temperature": 0}
+    if len(given) > 1:
+        raise RequestError(Fault.INVALID, f"a language model answers one text at a time, not {len(given)}")
+    return {REQUEST: texts([json.dumps(document)], (1,))}
 
 
 def tensors(name: str, wanted: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Tensor]:

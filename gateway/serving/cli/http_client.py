@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from gateway.common.domain.access import read_address
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.unix_http import UnixConnection
+from gateway.common.wire.events import MEDIA_TYPE
 from gateway.serving.cli.files import read_file
 
 TIMEOUT_S = 60.0
@@ -24,6 +25,8 @@ TIMEOUT_S = 60.0
 EXCHANGE_STEPS = 3
 """Timeout of a whole exchange, in steps: each byte of a slow answer begins a new step."""
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
+DATA = b"data: "
+"""Beginning of a line of a Server-Sent Event with its content."""
 PORTS = {"http": 80, "https": 443}
 NOWHERE = {errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
 """Connection errors of an address at which no gateway of this device can listen."""
@@ -143,22 +146,42 @@ class GatewayClient:
     def exchange(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
         """Send one request; return status and content of its answer."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
+        with self._named(), self._bounded():
+            self._connection.request(method, self.place.prefix + path, body, {**named, **self._headers})
+            response = self._connection.getresponse()
+            content = response.read(ANSWER_LIMIT_BYTES + 1)
+        if len(content) > ANSWER_LIMIT_BYTES:
+            raise UnreachableError(
+                f"the answer of {self.place} has more than {ANSWER_LIMIT_BYTES} bytes; ask for fewer outputs or rows"
+            )
+        return response.status, content
+
+    def events(self, path: str, body: bytes) -> Iterator[tuple[int, bytes]]:
+        """Send a POST request; yield status and data of each Server-Sent Event, or of the answer if it has none.
+
+        Each step has the timeout, the whole exchange has none.
+        """
+        with self._named():
+            self._connection.request("POST", self.place.prefix + path, body, self._headers)
+            response = self._connection.getresponse()
+            if not (response.getheader("content-type") or "").startswith(MEDIA_TYPE):
+                yield response.status, response.read(ANSWER_LIMIT_BYTES)
+                return
+            while line := response.readline(ANSWER_LIMIT_BYTES):
+                if line.startswith(DATA):
+                    yield response.status, line.removeprefix(DATA)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Raise UnreachableError with the remedy for every failure of the connection."""
         try:
-            with self._bounded():
-                self._connection.request(method, self.place.prefix + path, body, {**named, **self._headers})
-                response = self._connection.getresponse()
-                content = response.read(ANSWER_LIMIT_BYTES + 1)
+            yield
             if self._late:
                 raise TimeoutError
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: an impossible host name
             found = TimeoutError() if self._late else error
             kind = NoListenerError if _is_nowhere(error) else UnreachableError
             raise kind(f"no gateway answers at {self.place}: {_words(found, self.place)}") from error
-        if len(content) > ANSWER_LIMIT_BYTES:
-            raise UnreachableError(
-                f"the answer of {self.place} has more than {ANSWER_LIMIT_BYTES} bytes; ask for fewer outputs or rows"
-            )
-        return response.status, content
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:

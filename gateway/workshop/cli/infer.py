@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from gateway.common.domain.errors import ConfigurationError, RequestError
+from gateway.common.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.common.domain.manifest import ModelManifest
 from gateway.common.domain.tensor import DATATYPES, Datatype
+from gateway.common.domain.text_model import RESPONSE, is_generative
 from gateway.common.terminal.tables import print_table
 from gateway.serving import assembly
 from gateway.serving.cli.common import configured, warn
 from gateway.serving.cli.draw import draw_file
 from gateway.serving.cli.explain import find_release
-from gateway.serving.cli.files import images, read_file, tensors
+from gateway.serving.cli.files import chat, images, read_file, tensors, texts
 from gateway.serving.cli.pipelines import with_models
-from gateway.serving.cli.remote import ask
+from gateway.serving.cli.remote import WHOLE, Say, ask, new_text
 from gateway.serving.cli.result_view import documents_of, print_documents
 from gateway.serving.cli.running import disk_meant, find_running
 from gateway.serving.cli.waiting import ModelWait
@@ -46,17 +47,20 @@ def command(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) is not None:
             raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
     labels: tuple[str, ...] = ()
+    say: Say = (lambda _: None) if arguments.output == "json" else partial(print, end="", flush=True)
     wait, find = ModelWait(arguments.model, arguments.wait, arguments.config), partial(find_running, arguments)
     found = find() if disk_meant(arguments) else wait.gateway(find)
     if not isinstance(found, str):
-        answer, upright = wait.answer(*found, partial(ask, arguments, *found))
+        answer, upright = wait.answer(*found, partial(ask, arguments, *found, say))
     else:
         if not disk_meant(arguments):
             print(f"answered in this process, from the disk: {found}", file=sys.stderr)
-        response, manifest = asyncio.run(_infer_here(configured(arguments), arguments))
+        response, manifest = asyncio.run(_infer_here(configured(arguments), arguments, say))
         labels, upright = manifest.labels, manifest.orientation == "upright"
         answer = json.loads(encode_response(response, literals=True).header)
-    documents = documents_of(answer)
+        if arguments.text and is_generative(manifest):
+            answer |= {line["name"]: line["data"][0] for line in answer.pop("outputs") if line["name"] != RESPONSE}
+    documents = [] if WHOLE in answer else documents_of(answer)
     if arguments.draw:
         _draw(documents, arguments, upright=upright)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":
@@ -80,7 +84,7 @@ def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace,
         print(f"{target.with_name(name)} written", file=sys.stderr)
 
 
-async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, ModelManifest]:
+async def _infer_here(config: Config, arguments: argparse.Namespace, say: Say) -> tuple[InferResponse, ModelManifest]:
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
@@ -88,7 +92,13 @@ async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[In
         try:
             await repository.synchronise(with_models(release, await releases_here(config)))
             manifest = engine.describe(release.name, release.version)
-            return await engine.infer(read_request(arguments, manifest)), manifest
+            request = read_request(arguments, manifest)
+            if not (arguments.text and is_generative(manifest)):
+                return await engine.infer(request), manifest
+            async for response, is_last in engine.infer_in_parts(request):
+                if not is_last and RESPONSE in response.outputs:
+                    say(new_text(response.outputs[RESPONSE].array[0].decode()))
+            return response, manifest
         finally:
             await repository.close()
 
@@ -108,11 +118,21 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
         needed = [spec.name for spec in manifest.inputs if spec.default is None]
         optional = [spec.name for spec in manifest.inputs if spec.default is not None]
         return InferRequest(name, tensors(arguments.npz, needed, optional), version)
+    if arguments.text and is_generative(manifest):
+        return InferRequest(name, chat(arguments.text, arguments.max_tokens), version)
+    if arguments.text:
+        spec = next((spec for spec in manifest.inputs if spec.datatype is Datatype.BYTES), None)
+        if spec is None:
+            raise RequestError(Fault.INVALID, f"model '{name}' takes no text")
+        return InferRequest(name, {spec.name: texts(arguments.text, spec.shape)}, version)
     spec = next((spec for spec in manifest.inputs if spec.preprocess), manifest.inputs[0])
     return InferRequest(name, {spec.name: images(arguments.image)}, version)
 
 
 def _print(answer: dict[str, Any], documents: Sequence[Mapping[str, Any]], labels: tuple[str, ...]) -> None:
+    if WHOLE in answer:  # it was printed as it came
+        print()
+        return
     print(f"{answer['model_name']} version {answer['model_version']}\n")
     if documents:
         print_documents(documents)

@@ -12,6 +12,7 @@ INFER_EXAMPLES = (
     "  edge-gateway infer meter-reader --image digit.png\n"
     "  edge-gateway infer detector --image street.jpg --draw found.png\n"
     "  edge-gateway infer activity --npz window.npz --output json\n"
+    "  edge-gateway infer smollm2 --text 'Name three colours.'\n"
     "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
     "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token\n"
     "  edge-gateway infer detector --video street.mp4 --draw found.mp4\n"
@@ -25,6 +26,8 @@ RATE_MIN_PER_S, RATE_MAX_PER_S = 0.01, 1_000.0
 WAIT_S = 180.0
 """Longest wait for a gateway that starts and a model that loads, unless --wait is given."""
 
+MAX_TOKENS = 256
+
 
 def infer_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `infer` that are not about the gateway."""
@@ -34,9 +37,22 @@ def infer_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--image", metavar="F", action="append", help="a JPEG or PNG file; repeatable")
     source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
     source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
+    source.add_argument(
+        "--text",
+        metavar="TEXT",
+        action="append",
+        help="a text, repeatable; a language model takes one, the question of a chat, and answers word by word",
+    )
     source.add_argument("--video", type=named, metavar="F", help="a video file, for the gateway that runs")
     source.add_argument(
         "--camera", type=named, metavar="URL", help="rtsp://…, another URL, or /dev/video0, for the gateway that runs"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        default=MAX_TOKENS,
+        help=f"longest answer of a language model to --text (default: {MAX_TOKENS})",
     )
     parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
     parser.add_argument(

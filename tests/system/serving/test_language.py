@@ -62,6 +62,30 @@ def test_callers_at_the_same_time_have_the_answers_that_they_have_alone(client: 
     assert together == alone * 3
 
 
+@pytest.mark.parametrize("way", [("--url",), ("--offline",)])
+def test_the_command_writes_what_the_model_says(daemon: Daemon, way: tuple[str, ...]) -> None:
+    way = ("--url", daemon.http) if way == ("--url",) else way
+
+    def infer(*words: str) -> subprocess.CompletedProcess[str]:
+        options = ["--config", str(daemon.config_file), "--models", str(daemon.models), "--state", str(daemon.state)]
+        said = [*COMMAND, "infer", *words, *options, *way]
+        return subprocess.run(
+            said, env={**os.environ, **gguf_made.given()}, capture_output=True, text=True, check=False
+        )
+
+    asked = ("tiny", "--text", "Say something.", "--max-tokens", "9")
+    shown, whole = infer(*asked), infer(*asked, "--output", "json")
+    assert (shown.returncode, whole.returncode) == (0, 0), shown.stderr + whole.stderr
+    answer = json.loads(whole.stdout)
+    assert shown.stdout == answer["text_output"] + "\n"
+    assert answer["num_output_tokens"] == 9
+    refused = infer("tiny", "--text", "a", "--text", "b")
+    assert (refused.returncode, "one text at a time, not 2" in refused.stderr) == (1, True)
+    vectors = infer("vectors", "--text", "a", "--text", "b")
+    assert vectors.returncode == 0, vectors.stderr
+    assert "row" in vectors.stdout
+
+
 def test_the_trial_says_how_fast_it_writes(daemon: Daemon) -> None:
     (tried,) = (line for line in daemon.lines() if line["event"] == "trial finished" and line["model"] == "tiny")
     assert float(re.search(r"([\d.e+]+) tokens/s alone", tried["reason"])[1]) > 0
