@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from gateway.common.domain.access import read_address
 from gateway.common.domain.errors import ConfigurationError, UnreachableError
 from gateway.common.unix_http import UnixConnection
-from gateway.common.wire.events import MEDIA_TYPE
 from gateway.serving.cli.files import read_file
 
 TIMEOUT_S = 60.0
@@ -25,8 +24,8 @@ TIMEOUT_S = 60.0
 EXCHANGE_STEPS = 3
 """Timeout of a whole exchange, in steps: each byte of a slow answer begins a new step."""
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
-DATA = b"data: "
-"""Beginning of a line of a Server-Sent Event with its content."""
+EVENTS, DATA = "text/event-stream", b"data: "
+"""Media type of Server-Sent Events, and the beginning of a line with the content of one."""
 PORTS = {"http": 80, "https": 443}
 NOWHERE = {errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
 """Connection errors of an address at which no gateway of this device can listen."""
@@ -164,7 +163,7 @@ class GatewayClient:
         with self._named():
             self._connection.request("POST", self.place.prefix + path, body, self._headers)
             response = self._connection.getresponse()
-            if not (response.getheader("content-type") or "").startswith(MEDIA_TYPE):
+            if not (response.getheader("content-type") or "").startswith(EVENTS):
                 yield response.status, response.read(ANSWER_LIMIT_BYTES)
                 return
             while line := response.readline(ANSWER_LIMIT_BYTES):

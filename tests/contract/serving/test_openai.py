@@ -316,7 +316,7 @@ async def test_the_last_of_two_equal_keys_counts(served: Served) -> None:
 
 
 async def test_refusals_before_a_handler_have_the_form(served: Served) -> None:
-    answer = await served.http.get("/v1/responses")
+    answer = await served.http.get("/v1/images/generations")
     assert (answer.status_code, error_of(answer)["code"]) == (404, "unknown_url")
     answer = await served.http.get(CHAT)
     assert (answer.status_code, error_of(answer)["code"]) == (405, "method_not_supported")

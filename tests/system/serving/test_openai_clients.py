@@ -33,6 +33,12 @@ async def test_npms_client_gets_what_openai_would_answer() -> None:
         "usage": {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5},
         "parts": ["w0 ", "w1 ", "w2 ", None, 4],
         "text": words(2),
+        "response": words(2),
+        "events": [
+            *("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
+            *("w0 ", "w1 ", "response.output_text.done", "response.content_part.done", "response.output_item.done"),
+            "response.incomplete",
+        ],
         "errors": [
             ["BadRequestError", 400, "invalid_value", "temperature"],
             ["NotFoundError", 404, "model_not_found", "model"],

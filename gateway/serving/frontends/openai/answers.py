@@ -15,11 +15,13 @@ from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.manifest import ROWS, ModelManifest
 from gateway.common.domain.tensor import Array, Datatype, Steps, Tensor
 from gateway.common.domain.text_model import GIVEN, REQUEST, RESPONSE, WRITTEN, is_generative
+from gateway.common.wire.events import event
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.serving.frontends.openai.errors import FieldError
 
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
+DONE = event(b"[DONE]")
 Document = dict[str, Any]
 
 
@@ -57,7 +59,7 @@ class Completions:
         return msgspec.json.encode({**head, "choices": choices, "usage": self._tokens()})
 
     def part(self, place: int, response: InferResponse, *, is_last: bool) -> bytes:
-        """Return a part of the choice `place`, b"" if it has nothing. `is_last`: the choice is complete.
+        """Return the event of a part of the choice `place`, b"" if it has nothing. `is_last`: the choice is complete.
 
         An engine without parts has one whole choice, which becomes the only part.
         """
@@ -68,14 +70,15 @@ class Completions:
                 each["delta"] = each.pop("message") | ({"tool_calls": calls} if calls else {})
         if is_last:
             self._count(place, response)
-        return msgspec.json.encode(self._chunk(response) | {"choices": choices}) if choices else b""
+        return event(msgspec.json.encode(self._chunk(response) | {"choices": choices})) if choices else b""
 
-    def counts(self, response: InferResponse) -> bytes:
-        """Return the part after all choices, with the numbers of tokens."""
-        return msgspec.json.encode(self._chunk(response) | {"choices": [], "usage": self._tokens()})
+    def end(self, response: InferResponse) -> bytes:
+        """Return the events after all choices: the numbers of tokens, if they are asked for, and the end."""
+        counted = msgspec.json.encode(self._chunk(response) | {"choices": [], "usage": self._tokens()})
+        return (event(counted) if self.usage else b"") + DONE
 
     def _choices(self, place: int, response: InferResponse) -> list[Document]:
-        text = _text(response)
+        text = text_of(response)
         found: list[Document] = msgspec.json.decode(text)["choices"] if text else []
         if not self.is_chat:
             found = [each | {"logprobs": _token_logprobs(each.get("logprobs"))} for each in found]
@@ -182,5 +185,6 @@ def count(response: InferResponse, name: str) -> int:
     return int(response.outputs[name].array.ravel()[0])
 
 
-def _text(response: InferResponse) -> bytes:
+def text_of(response: InferResponse) -> bytes:
+    """Return the engine's document, b"" if a response has none."""
     return bytes(response.outputs[RESPONSE].array.ravel()[0]) if RESPONSE in response.outputs else b""

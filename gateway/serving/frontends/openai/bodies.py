@@ -1,6 +1,6 @@
 """Bodies of OpenAI's API: their fields with bounds, and the documents for engines that they become. Pure functions.
 
-A field that is typed `None` is one of OpenAI's that is not offered. Fields of `_Ignored` change no answer here.
+A field that is typed `None` is one of OpenAI's that is not offered. Fields of `Ignored` change no answer here.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ CHOICES_LIMIT = 8
 """Most choices of one request (`n`): each is a request to the engine."""
 
 _NOTHING = Raw(b"null")
-_Ignored = Raw
-_Name = Annotated[str, Meta(min_length=1, max_length=256)]
-_Tokens = Annotated[int, Meta(ge=1, le=1_048_576)]
-_Part = Annotated[float, Meta(ge=0, le=1)]
+Ignored = Raw
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+TokenCount = Annotated[int, Meta(ge=1, le=1_048_576)]
+PartOfOne = Annotated[float, Meta(ge=0, le=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=256)]
 _Text = Annotated[str, Meta(min_length=1)]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
-class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class GivenObject(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Object whose fields are all known."""
 
 
-class StreamOptions(_Given):
+class StreamOptions(GivenObject):
     """Options of an answer in parts."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class Content(_Given):
+class Content(GivenObject):
     """Part of a message."""
 
     type: Literal["text"]
@@ -57,14 +57,14 @@ class Content(_Given):
     file: None = None
 
 
-class CalledFunction(_Given):
+class CalledFunction(GivenObject):
     """Function that the model called, with its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class ToolCall(_Given):
+class ToolCall(GivenObject):
     """Call of a tool in an earlier answer."""
 
     id: str
@@ -73,7 +73,7 @@ class ToolCall(_Given):
     index: int = 0
 
 
-class ChatMessage(_Given):
+class ChatMessage(GivenObject):
     """Message of a chat. Answers of the model may be sent back as they came."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -82,13 +82,13 @@ class ChatMessage(_Given):
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    refusal: _Ignored = _NOTHING
-    annotations: _Ignored = _NOTHING
+    refusal: Ignored = _NOTHING
+    annotations: Ignored = _NOTHING
     audio: None = None
     function_call: None = None
 
 
-class Function(_Given):
+class Function(GivenObject):
     """Function that the model may call."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -97,27 +97,27 @@ class Function(_Given):
     strict: bool | None = None
 
 
-class Tool(_Given):
+class Tool(GivenObject):
     """Tool of a request."""
 
     function: Function
     type: Literal["function"]
 
 
-class ChosenFunction(_Given):
+class ChosenFunction(GivenObject):
     """Name of a function."""
 
     name: str
 
 
-class ChosenTool(_Given):
+class ChosenTool(GivenObject):
     """Tool that the model must call."""
 
     function: ChosenFunction
     type: Literal["function"]
 
 
-class Schema(_Given):
+class Schema(GivenObject):
     """JSON schema of an answer."""
 
     name: str
@@ -126,37 +126,37 @@ class Schema(_Given):
     strict: bool | None = None
 
 
-class ResponseFormat(_Given):
+class ResponseFormat(GivenObject):
     """Form of an answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
 
 
-class Sampling(_Given):
+class Sampling(GivenObject):
     """Fields of chats and of completions."""
 
-    model: _Name
+    model: Name
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=CHOICES_LIMIT)] | None = None
-    max_tokens: _Tokens | None = None
+    max_tokens: TokenCount | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: _Part | None = None
+    top_p: PartOfOne | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1_048_576)] | None = None
-    min_p: _Part | None = None
+    min_p: PartOfOne | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=4)] | None = None
     logit_bias: Raw = _NOTHING
-    user: _Ignored = _NOTHING
-    metadata: _Ignored = _NOTHING
-    store: _Ignored = _NOTHING
-    service_tier: _Ignored = _NOTHING
-    safety_identifier: _Ignored = _NOTHING
-    prompt_cache_key: _Ignored = _NOTHING
+    user: Ignored = _NOTHING
+    metadata: Ignored = _NOTHING
+    store: Ignored = _NOTHING
+    service_tier: Ignored = _NOTHING
+    safety_identifier: Ignored = _NOTHING
+    prompt_cache_key: Ignored = _NOTHING
 
     def given(self) -> dict[str, Any]:
         """Return what the engine gets of these fields. Raises FieldError."""
@@ -173,7 +173,7 @@ class Chat(Sampling, kw_only=True):
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=1024)]
-    max_completion_tokens: _Tokens | None = None
+    max_completion_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
@@ -217,14 +217,14 @@ class Completion(Sampling, kw_only=True):
     suffix: None = None
 
 
-class Embeddings(_Given):
+class Embeddings(GivenObject):
     """Body of /v1/embeddings."""
 
-    model: _Name
+    model: Name
     input: _Text | Annotated[list[_Text], Meta(min_length=1, max_length=INPUTS_LIMIT)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
-    user: _Ignored = _NOTHING
+    user: Ignored = _NOTHING
 
 
 def read(body: bytes, kind: type[_Body]) -> _Body:

@@ -25,7 +25,7 @@ from gateway.serving.domain.infer import InferRequest, InferResponse
 from gateway.serving.frontends import documents
 from gateway.serving.frontends.http.body import Lease, Most
 from gateway.serving.frontends.http.bounds import DEFECT
-from gateway.serving.frontends.openai import answers, bodies
+from gateway.serving.frontends.openai import answers, bodies, responses
 from gateway.serving.frontends.openai.errors import FieldError, OpenAIRefusals
 from gateway.serving.frontends.rest_v2.authorisation import rights_of
 from gateway.serving.frontends.rest_v2.requests import RestPorts, hold_answer
@@ -37,13 +37,14 @@ PING_S = 15.0
 PING = b": ping\n\n"
 TEXTS_A_RUN = 16
 """Texts in a run of a model whose texts an engine joins by itself: between two runs others have their turn."""
-DONE = event(b"[DONE]")
 _MOST = Most(bodies.BODY_BYTES)
 _STARTED_S = int(time.time())
 
 Call = Request[Any, Any, Any]
 Document = dict[str, Any]
-_Body = TypeVar("_Body", bodies.Chat, bodies.Completion, bodies.Embeddings)
+_Asked = bodies.Chat | bodies.Completion | responses.Body
+_Answer = answers.Completions | responses.ResponseItems
+_Body = TypeVar("_Body", bodies.Chat, bodies.Completion, bodies.Embeddings, responses.Body)
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +113,13 @@ async def embeddings(request: Call) -> Response[bytes]:
     return Response(content, media_type="application/json")
 
 
-HANDLERS = (models, model, chat, completions, embeddings)
+@_post("/v1/responses", "Response")
+async def respond(request: Call) -> Response[bytes] | Stream:
+    """Answer an input, whole or in parts (`stream`). Nothing is stored."""
+    return await _completed(request, *await _asked(request, responses.Body))
+
+
+HANDLERS = (models, model, chat, completions, embeddings, respond)
 
 
 async def _asked(request: Call, kind: type[_Body]) -> tuple[_Body, Lease]:
@@ -123,15 +130,20 @@ async def _asked(request: Call, kind: type[_Body]) -> tuple[_Body, Lease]:
     return bodies.read(body, kind), lease
 
 
-async def _completed(request: Call, asked: bodies.Chat | bodies.Completion, lease: Lease) -> Response[bytes] | Stream:
+async def _completed(request: Call, asked: _Asked, lease: Lease) -> Response[bytes] | Stream:
     if not is_generative(_described(request, asked.model)):
         raise _unsuited(asked.model, "is no language model")
-    ports, is_chat, (model, version, adapter) = ports_of(request), isinstance(asked, bodies.Chat), _parted(asked.model)
-    documents = bodies.documents(asked, adapter)
+    ports, (model, version, adapter), created_s = ports_of(request), _parted(asked.model), int(time.time())
+    answer: _Answer
+    if isinstance(asked, responses.Body):
+        documents = asked.documents(adapter)
+        answer = responses.ResponseItems("resp_" + secrets.token_hex(12), created_s, asked)
+    else:
+        documents, is_chat = bodies.documents(asked, adapter), isinstance(asked, bodies.Chat)
+        ident = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
+        usage = asked.stream_options is not None and asked.stream_options.include_usage
+        answer = answers.Completions(ident, created_s, asked.model, is_chat, asked.n or 1, usage)
     wanted = [answers.language_request(each, model, version, lease.caller) for each in documents]
-    ident = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
-    usage = asked.stream_options is not None and asked.stream_options.include_usage
-    answer = answers.Completions(ident, int(time.time()), asked.model, is_chat, asked.n or 1, usage)
     if asked.stream:
         events = _events(answer, [ports.inference.infer_in_parts(each) for each in wanted])
         first = await unless_gone(anext(events), request.receive)  # a refusal before it has a status of its own
@@ -153,9 +165,9 @@ async def _all(ports: RestPorts, wanted: Sequence[InferRequest]) -> list[InferRe
 
 
 async def _events(
-    answer: answers.Completions, choices: Sequence[AsyncGenerator[tuple[InferResponse, bool], None]]
+    answer: _Answer, choices: Sequence[AsyncGenerator[tuple[InferResponse, bool], None]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield an event for each part of the choices, as they come, then DONE; PING if nothing came for PING_S."""
+    """Yield the events of each part of the choices, as they come, then the last; PING if nothing came for PING_S."""
     waiting = {asyncio.ensure_future(anext(each)): place for place, each in enumerate(choices)}
     try:
         while waiting:
@@ -168,10 +180,8 @@ async def _events(
                 if not is_last:
                     waiting[asyncio.ensure_future(anext(choices[place]))] = place
                 if content := answer.part(place, response, is_last=is_last):
-                    yield event(content)
-        if answer.usage:
-            yield event(answer.counts(response))
-        yield DONE
+                    yield content
+        yield answer.end(response)
     finally:
         for task in waiting:
             task.cancel()

@@ -23,6 +23,10 @@ async function main(baseURL, embedding) {
   const stream = await client.chat.completions.create({ ...asked, max_tokens: 1000000 });
   for await (const chunk of stream) break; // leaves: the client aborts its request
   found.text = (await client.completions.create({ model: 'writer', prompt: 'w', max_tokens: 2 })).choices[0].text;
+  const input = { model: 'writer', input: 'w', max_output_tokens: 2 };
+  found.response = (await client.responses.create(input)).output_text;
+  found.events = [];
+  for await (const event of await client.responses.create({ ...input, stream: true })) found.events.push(event.delta ?? event.type);
   found.errors = [];
   const broken = { model: 'writer', messages: [{ role: 'user', content: '{"prompt": "w", "fail_after": 1}' }], stream: true };
   for (const body of [{ model: 'writer', messages, temperature: 3 }, { model: 'nobody', messages }, broken]) {
