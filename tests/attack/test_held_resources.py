@@ -124,6 +124,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+OFTEN = tuple(ATTACKS)[::2]
+"""Sample of `make test`. `make test-long` runs all."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.long) for n in ATTACKS])
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
     check_harmless(ATTACKS[name], tmp_path)

@@ -173,10 +173,8 @@ ATTACKS = {
 }
 
 
-OFTEN = {
-    f"large message: {kind.__name__}" for kind in (inputs, compressed, accepted_elements, rest_accepted, rest_answers)
-}
-"""Both protocols, refused and accepted messages, compressed bytes, and a large answer. `make test-long` sends all."""
+OFTEN = {f"large message: {kind.__name__}" for kind in (compressed, accepted_elements, rest_answers)}
+"""Both protocols, accepted messages, compressed bytes, and a large answer. `make test-long` sends all."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.long) for n in ATTACKS])

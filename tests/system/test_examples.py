@@ -150,6 +150,7 @@ def test_a_large_model_runs_where_the_small_one_is_in_doubt(example: Path) -> No
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["pose"], indirect=True)
 @pytest.mark.timeout(600)
 def test_who_waves_and_falls_makes_events(example: Path) -> None:
@@ -161,6 +162,7 @@ def test_who_waves_and_falls_makes_events(example: Path) -> None:
     assert {"standing", "waving", "falling", "lying"} <= set(labels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["voice"], indirect=True)
 @pytest.mark.timeout(600)
 def test_only_what_follows_the_wake_word_is_an_intent(example: Path) -> None:

@@ -113,6 +113,7 @@ def test_upgrades_remove_the_version_before_the_last_one_and_renew_an_unchanged_
     assert list(image.iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_upgrade_from_the_layout_without_versions_leaves_none_of_it(tmp_path: Path, lock: Path) -> None:
     """There the folder of versions was itself the environment."""
     image = tmp_path / "image"
@@ -160,6 +161,7 @@ def test_a_prefix_that_no_unit_could_hold_is_refused(prefix: str, tmp_path: Path
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_it_compiles_where_python_is_told_to_write_no_byte_code(
     tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

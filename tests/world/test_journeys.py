@@ -16,7 +16,10 @@ BY_NAME = {each.name: each for each in JOURNEYS}
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("name", "task", "count"),
-    [("histogram-boosting", "tabular-classification", 200), ("py3langid", "tabular-classification", 48)],
+    [
+        ("histogram-boosting", "tabular-classification", 200),
+        pytest.param("py3langid", "tabular-classification", 48, marks=pytest.mark.long),
+    ],
 )
 def test_a_model_answers_as_its_package_bare_and_described(name, task, count, tmp_path):
     journey = replace(BY_NAME[name], calibration=None)

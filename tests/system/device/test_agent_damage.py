@@ -108,7 +108,7 @@ def made_unlike(version: Path) -> None:
     exchange_artifact(version, model.SerializeToString())
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_journal_that_is_lost_or_none_any_more(device: FleetDevice, lost: bool) -> None:
     """Bootstrapped by hand, without a controller: the message is followed, and the device works again."""
     journal, serving = device.store / "journal.sqlite", device.serving

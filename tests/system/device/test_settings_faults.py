@@ -143,6 +143,7 @@ def test_the_daemon_believes_signatures_not_the_agent(device: Settled) -> None:
     assert (instance(device), read_record(device.daemon.state)) == (same, record)
 
 
+@pytest.mark.long
 def test_many_restarts_leave_nothing_behind(device: Settled) -> None:
     device.send(GOOD)
     # one line: the listener, and no connection of the agent

@@ -149,7 +149,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", databases.KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
 def test_npms_eventsource_hears_each_change_once_while_the_controller_is_killed(tmp_path: Path, kind: str) -> None:
     with (
         databases.url(kind, tmp_path) as url,

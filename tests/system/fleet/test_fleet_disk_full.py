@@ -193,7 +193,7 @@ def _refused(answer: httpx.Response) -> None:
     assert "fleet.sqlite cannot be used now" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "limit"])
+@pytest.mark.parametrize("kind", ["tmpfs", pytest.param("limit", marks=pytest.mark.long)])
 def test_devices_and_rollouts_wait_for_room_and_go_on_exactly_there(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "publisher"
     folder.mkdir()

@@ -218,7 +218,7 @@ PUBLISHED_FILES = 6
 """Two files of the release, its document, the owner's metadata, snapshot and timestamp."""
 
 
-SAMPLE = (0, 2, PUBLISHED_FILES - 1, PUBLISHED_FILES)
+SAMPLE = (0, PUBLISHED_FILES - 1)
 """Sample of the beginnings of a publication, in `make test`."""
 BEGINNINGS = [
     pytest.param(after, marks=() if after in SAMPLE else pytest.mark.long) for after in range(PUBLISHED_FILES + 1)

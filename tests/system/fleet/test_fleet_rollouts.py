@@ -121,7 +121,7 @@ def place(kind: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
 def test_two_replicas_of_which_the_one_that_leads_is_killed(kind: str, tmp_path: Path) -> None:
     with (
         place(kind, tmp_path) as url,

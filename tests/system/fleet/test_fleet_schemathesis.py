@@ -158,7 +158,8 @@ def _run(controller: RunningController, folder: Path, *options: str) -> subproce
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_an_operators_requests(controller, tmp_path) -> None:
     done = _run(controller, tmp_path, *SHORT, "--header", f"Authorization: Bearer {controller.token()}")
     assert done.returncode == 0, done.stdout[-8000:]

@@ -23,7 +23,8 @@ SPEC = document(
 )
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(memory_path: Path) -> None:
     with served_fleet(memory_path / "fleet", tables=QUICK) as fleet:
         fleet.repository.add_release(SLOT, "2")

@@ -104,7 +104,10 @@ def pictures(daemon: Daemon, side: int) -> None:
         list(threads.map(send, range(4)))
 
 
-@pytest.mark.parametrize(("work", "size", "kept_bytes"), [(zeros, FLOATS, 0), (pictures, 4000, PICTURE_BYTES)])
+@pytest.mark.parametrize(
+    ("work", "size", "kept_bytes"),
+    [(zeros, FLOATS, 0), pytest.param(pictures, 4000, PICTURE_BYTES, marks=pytest.mark.long)],
+)
 def test_memory_comes_back(daemon: Daemon, work: Callable[[Daemon, int], None], size: int, kept_bytes: int) -> None:
     limit_bytes = SHARE * (before := resident_bytes(daemon)) + kept_bytes
     for _ in range(TIMES):

@@ -78,7 +78,9 @@ def check(kind: str) -> None:
     assert data_bytes() < most, "a model that was closed keeps nothing"
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "strings" else pytest.mark.long) for kind in GRAPHS]
+)
 def test_what_a_large_run_took_is_free_again(kind: str) -> None:
     call = f"from tests.system.serving.test_onnx_memory import check; check({kind!r})"
     subprocess.run([sys.executable, "-c", call], cwd=Path(__file__).parents[3], check=True)

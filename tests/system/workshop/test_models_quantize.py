@@ -122,6 +122,7 @@ def test_bf16_is_made_where_it_is_named_and_the_processor_has_it(photos: Path, t
     assert tried["eligible"], tried
 
 
+@pytest.mark.long
 def test_a_repetition_keeps_what_was_made_and_other_data_make_it_again(photos: Path, tmp_path: Path) -> None:
     folder = new(tmp_path / "models", METER / "onnx-fp32/model.onnx", labels=DIGITS)
     only = ("--only", "onnx-int8,openvino-fp16")
