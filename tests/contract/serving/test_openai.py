@@ -67,6 +67,7 @@ async def test_models_that_answer_here_are_listed(served: Served) -> None:
         answer = await served.http.get(f"/v1/models/{name}")
         if name != "writer@":  # no version: the default
             assert (answer.status_code, error_of(answer)["code"]) == (404, "model_not_found")
+            assert ("has no adapter 'french'; it has none" in error_of(answer)["message"]) == (name == "writer:french")
 
 
 async def test_without_such_models_the_list_is_empty() -> None:

@@ -238,6 +238,8 @@ def _described(request: Call, name: str) -> ModelManifest:
     else:
         if not adapter or adapter in manifest.adapters:
             return manifest
+        known = f"it has {', '.join(manifest.adapters)}" if manifest.adapters else "it has none"
+        raise RequestError(Fault.NOT_FOUND, f"model '{model}' has no adapter '{adapter:.200}'; {known}")
     words = f"no model is called '{name:.200}' here; GET /v1/models lists those that answer, and the page 'OpenAI'"
     raise RequestError(Fault.NOT_FOUND, f"{words} of the documentation says how to add one")
 
