@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ from gateway.serving.pipelines.columns import FLAG_TYPE, NUMBER_TYPE, TEXT_TYPE,
 
 TEXT_COLUMN = "text"
 """Column with the whole answer."""
-_TYPES = {"text": ("string", TEXT_TYPE), "number": ("number", NUMBER_TYPE), "flag": ("boolean", FLAG_TYPE)}
-"""What a field of an answer may be: its type in JSON schema, and that of its column."""
+_TYPES: Mapping[str, tuple[str, ColumnType, set[type]]] = {
+    "text": ("string", TEXT_TYPE, {str}),
+    "number": ("number", NUMBER_TYPE, {int, float}),
+    "flag": ("boolean", FLAG_TYPE, {bool}),
+}
+"""What a field of an answer may be: its type in JSON schema, that of its column, and those of Python."""
 
 _WORDS = {"text": "a text", "number": "a number", "flag": "true or false"}
 """What an instruction says of a field."""
@@ -35,7 +40,7 @@ def asked(question: TextQuestion, texts: Any) -> Any:
 def answer_column(question: TextQuestion, name: str) -> tuple[str, ColumnType, Callable[[Array], Array]] | None:
     """Return the output of a column, its type, and how answers become its values, as `column_of` does for models.
 
-    The values raise RequestError INTERNAL for an answer that was cut off.
+    The values raise RequestError INTERNAL for an answer without the field: one that was cut off, mostly.
     """
     if name not in answer_names(question):
         return None
@@ -59,11 +64,13 @@ def answer_names(question: TextQuestion) -> list[str]:
 
 
 def _field(question: TextQuestion, text: str, name: str) -> Any:
-    try:
-        return json.loads(text)[name]
-    except ValueError:
-        words = f"the answer ends after {question.max_tokens} tokens, before its JSON does; raise max_tokens"
-        raise RequestError(Fault.INTERNAL, words) from None
+    kind = question.answer[name]
+    with suppress(ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        value = json.loads(text)[name]
+        if (value in kind) if isinstance(kind, tuple) else (type(value) in _TYPES[kind][2]):
+            return float(value) if kind == "number" else value
+    words = f"the answer has no field '{name}' of its kind, or ends after {question.max_tokens} tokens, before its JSON"
+    raise RequestError(Fault.INTERNAL, f"{words} does; raise max_tokens: {text[:100]!r}")
 
 
 def _request(question: TextQuestion, text: bytes) -> bytes:

@@ -93,14 +93,24 @@ async def test_fields_of_an_answer_are_columns_of_their_types() -> None:
 FALLBACK = "fallback = { action = 'close', room = '', degrees = 0, urgent = false }"
 
 
+WRONG = (
+    *('{"action": "op', "[]", "7", "{}", "", '{"action": "shut", "room": "", "degrees": 1, "urgent": true}'),
+    *('{"action": "open", "room": 7, "degrees": 1, "urgent": true}', "[" * 100_000),
+    *('{"action": "open", "room": "", "degrees": true, "urgent": true}',),
+    '{"action": "open", "room": "", "degrees": 1' + "0" * 400 + ', "urgent": true}',
+    '{"action": "open", "room": "", "degrees": 1, "urgent": 1}',
+)
+
+
 @pytest.mark.parametrize("fallback", ["", FALLBACK])
-async def test_an_answer_that_is_cut_off_fails_or_has_the_values_of_the_fallback(fallback: str) -> None:
-    rig, _ = talking(lambda _: '{"action": "op', ASKS % (f"{ANSWER}\n{fallback}", FIELDS))
+@pytest.mark.parametrize("answer", WRONG, ids=range(len(WRONG)))
+async def test_an_answer_without_its_fields_fails_or_has_the_values_of_the_fallback(fallback: str, answer: str) -> None:
+    rig, _ = talking(lambda _: answer, ASKS % (f"{ANSWER}\n{fallback}", FIELDS))
     await rig.begin()
     if fallback:
         assert (await rig.ask(words("x"), "action"))["action"].tolist() == [b"close"]
         return
-    with pytest.raises(RequestError, match="ends after 128 tokens, before its JSON does; raise max_tokens") as failed:
+    with pytest.raises(RequestError, match="of its kind, or ends after 128 tokens, before its JSON does") as failed:
         await rig.ask(words("x"))
     assert failed.value.fault is Fault.INTERNAL
 
