@@ -30,6 +30,8 @@ from gateway.serving.pipelines.columns import (
 from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, bounded, deepened, fp64
 from gateway.serving.tasks.views import FAR, align, crop, turn, warp
 
+WHOLE_LIMIT = 1e15
+"""Whole numbers below are written with all their digits."""
 ALIGNED_LIMIT_PX = 2048
 """Longest side of a part that key points align."""
 
@@ -351,19 +353,23 @@ def _of_text(function: Callable[[str], Any], of_type: ColumnType) -> Function:
 
 
 def _text(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict[str, ast.expr]) -> ColumnValue:
-    """Return a number as a text, with some digits after the point, or as short as six digits tell it."""
+    """Return a number as a text: with some digits after the point, or a whole one as it is, others with six digits."""
     _arguments(compiler, node, arguments, 1, 2)
-    form = ".6g"
+    form = ""
     if len(arguments) > 1:
         digits = compiler.scalar(arguments[1])
         if digits.rows is not None or digits.of([]) not in range(10):
             raise compiler.error(arguments[1], "must be 0 to 9, the digits after the point")
         form = f".{int(digits.of([]))}f"
 
+    def shown(number: float) -> bytes:
+        is_whole = not form and math.isfinite(number) and number == int(number) and abs(number) < WHOLE_LIMIT
+        return (str(int(number)) if is_whole else format(number, form or ".6g")).encode()
+
     def written(numbers: Any) -> Any:
         if not isinstance(numbers, np.ndarray):
-            return format(numbers, form).encode()
-        return bounded([format(number, form).encode() for number in numbers.tolist()])
+            return shown(numbers)
+        return bounded([shown(number) for number in numbers.tolist()])
 
     return compiler.joined(node, [compiler.scalar(arguments[0])], TEXT_TYPE, written)
 

@@ -15,7 +15,7 @@ from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
-from tests.simulators.writer import words
+from tests.simulators.writer import inputs, words
 from tests.simulators.writing import sessions, writing
 
 pytestmark = pytest.mark.asyncio
@@ -232,19 +232,19 @@ async def test_what_is_not_done_in_time_stays_with_the_broker(broker: Mosquitto,
         assert "outputs" in await client.next_json(REPLY)
 
 
+def asking_in_parts(sampling: str, *, stream: bool = True) -> str:
+    given = {"text_input": ("BYTES", "w"), "sampling_parameters": ("BYTES", sampling), "stream": ("BOOL", stream)}
+    tensors = [{"name": name, "datatype": kind, "shape": [1], "data": [value]} for name, (kind, value) in given.items()]
+    return json.dumps({"inputs": tensors, "id": "7"})
+
+
 async def test_parts_of_a_text_precede_its_answer_which_is_whole(broker: Mosquitto, client: Peer) -> None:
     rig = await writing()
     sessions(rig)[0].gate.set()
-    given = {"text_input": ("BYTES", "w"), "sampling_parameters": ("BYTES", '{"max_tokens": 3}')}
     try:
         async with frontend(rig.engine, broker.url):
             for streamed in (True, False):
-                sent = given | {"stream": ("BOOL", streamed)}
-                tensors = [
-                    {"name": name, "datatype": kind, "shape": [1], "data": [value]}
-                    for name, (kind, value) in sent.items()
-                ]
-                body = json.dumps({"inputs": tensors, "id": "7"})
+                body = asking_in_parts('{"max_tokens": 3}', stream=streamed)
                 await client.publish("edge/gw/infer/writer", body, 1, ResponseTopic=REPLY, CorrelationData=b"c")
                 found = [await client.next(REPLY) for _ in range(4 if streamed else 1)]
                 assert {each.properties.CorrelationData for each in found} == {b"c"}
@@ -258,3 +258,17 @@ async def test_parts_of_a_text_precede_its_answer_which_is_whole(broker: Mosquit
                 assert [each.get("parameters", {}) for each in bodies] == [*parts, final]
     finally:
         await rig.repository.close()
+
+
+async def test_a_text_that_is_written_again_begins_with_part_0(broker: Mosquitto, client: Peer) -> None:
+    rig = await writing(witness=inputs(fail_after=0))
+    sessions(rig)[0].gate.set()
+    try:
+        async with frontend(rig.engine, broker.url, max_attempts=2):
+            body = asking_in_parts('{"max_tokens": 3, "fail_after": 2}')
+            await client.publish("edge/gw/infer/writer", body, 1, ResponseTopic=REPLY)
+            bodies = [await client.next_json(REPLY) for _ in range(5)]
+    finally:
+        await rig.repository.close()
+    assert [each["parameters"]["part"] for each in bodies[:4]] == [0, 1, 0, 1]
+    assert bodies[4]["fault"] == "INTERNAL"

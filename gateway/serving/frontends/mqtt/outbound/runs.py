@@ -244,7 +244,7 @@ class Runs:
         self.flush()
 
     def _submit(self, job: InferenceJob) -> None:
-        qos, _ = self._running[job]
+        (qos, _), job.parts = self._running[job], 0
         try:
             self._running[job] = qos, self._engine.submit(job.request, self, job)
         except RequestError as refused:
