@@ -1,6 +1,7 @@
 """The parser: help with examples for every verb, exit codes, and arguments that are mistakes."""
 
 import re
+import shlex
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,7 +41,7 @@ def test_help_has_examples_that_parse_and_the_exit_codes(capsys, name):
     examples = re.findall(r"^  edge-gateway (.*)$", said, re.MULTILINE)
     assert examples
     for example in examples:
-        parsed = PROGRAM.parser().parse_args(example.partition("|")[0].split())
+        parsed = PROGRAM.parser().parse_args(shlex.split(example.partition("|")[0]))
         assert example.split()[0] == name
         assert parsed.module
     assert "exit codes: 0 fine" in said
