@@ -123,7 +123,8 @@ class Compiler:
     def _binop(self, node: ast.BinOp) -> ColumnValue:
         operation = _OPERATIONS[type(node.op)]
         left, right = self.value(node.left), self.value(node.right)
-        if isinstance(node.op, ast.Add) and left.type.kind == right.type.kind == TEXT:
+        are_texts = left.type.kind == right.type.kind == TEXT and not (left.type.shape or right.type.shape)
+        if isinstance(node.op, ast.Add) and are_texts:
             return self.joined(node, [left, right], TEXT_TYPE, _concatenated)
         left, right = self._number(node.left, left), self._number(node.right, right)
         divides = isinstance(node.op, ast.Div | ast.Mod)

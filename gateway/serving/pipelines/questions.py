@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ _TYPES: Mapping[str, tuple[str, ColumnType, set[type]]] = {
 }
 """What a field of an answer may be: its type in JSON schema, that of its column, and those of Python."""
 
+_quoted = partial(json.dumps, ensure_ascii=False)
 _WORDS = {"text": "a text", "number": "a number", "flag": "true or false"}
 """What an instruction says of a field."""
 
@@ -67,7 +70,8 @@ def _field(question: TextQuestion, text: str, name: str) -> Any:
     kind = question.answer[name]
     with suppress(ValueError, LookupError, TypeError, OverflowError, RecursionError):
         value = json.loads(text)[name]
-        if (value in kind) if isinstance(kind, tuple) else (type(value) in _TYPES[kind][2]):
+        is_of_kind = value in kind if isinstance(kind, tuple) else type(value) in _TYPES[kind][2]
+        if is_of_kind and (kind != "number" or math.isfinite(value)):
             return float(value) if kind == "number" else value
     words = f"the answer has no field '{name}' of its kind, or ends after {question.max_tokens} tokens, before its JSON"
     raise RequestError(Fault.INTERNAL, f"{words} does; raise max_tokens: {text[:100]!r}")
@@ -77,7 +81,7 @@ def _request(question: TextQuestion, text: bytes) -> bytes:
     instruction = question.system
     if question.answer:  # a grammar alone lets a small model write what it did not choose (decision 0120)
         forms = (
-            f'"{name}": {_WORDS[kind] if isinstance(kind, str) else " or ".join(map(json.dumps, kind))}'
+            f'"{name}": {_WORDS[kind] if isinstance(kind, str) else " or ".join(map(_quoted, kind))}'
             for name, kind in question.answer.items()
         )
         instruction = f"{instruction} Answer in JSON: {{{', '.join(forms)}}}.".lstrip()

@@ -61,6 +61,13 @@ async def test_each_part_is_an_event(served: Served) -> None:
     assert found[-1]["response"]["usage"]["total_tokens"] == 3
 
 
+async def test_a_body_with_line_breaks_makes_events_of_one_line(served: Served) -> None:
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    body = {"model": "writer", "input": "w", "metadata": {"a": "b"}, "tools": tools, "stream": True}
+    answer = await served.http.post(RESPONSES, content=json.dumps(body, indent=2))
+    assert events(answer.text)[0]["response"]["metadata"] == {"a": "b"}
+
+
 async def test_items_are_messages_as_templates_know_them(served: Served) -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "id": "fc_1", "new_field": None}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a", "x": 1}]}
@@ -88,8 +95,7 @@ async def test_items_are_messages_as_templates_know_them(served: Served) -> None
         {"role": "system", "content": "Be short."},
         {"role": "system", "content": "d"},
         {"role": "user", "content": "b\nc"},
-        {"role": "assistant", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": called},
+        {"role": "assistant", "content": "a", "tool_calls": called},
         {"role": "tool", "content": "1", "tool_call_id": "c1"},
         {"role": "user", "content": "w"},
     ]

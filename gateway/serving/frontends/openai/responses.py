@@ -166,7 +166,7 @@ def _add(messages: list[bodies.ChatMessage], item: Item, param: str) -> None:
         return
     called = bodies.CalledFunction(item.name or "", item.arguments or "")
     call = bodies.ToolCall(item.call_id or "", called, "function")
-    if not (messages and messages[-1].tool_calls):
+    if not (messages and messages[-1].role == "assistant"):  # a text before its calls is of one message
         messages.append(bodies.ChatMessage("assistant", tool_calls=[]))
     messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
 
@@ -287,7 +287,7 @@ class ResponseItems:
     def _event(self, kind: str, **fields: Any) -> bytes:
         self.sequence += 1
         document = {"type": kind, "sequence_number": self.sequence - 1, **fields}
-        return event(msgspec.json.encode(document), name=kind)
+        return event(msgspec.json.format(msgspec.json.encode(document), indent=-1), name=kind)  # no line breaks of Raw
 
     def _document(self) -> Document:
         asked = self.asked

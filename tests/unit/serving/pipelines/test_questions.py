@@ -94,6 +94,7 @@ FALLBACK = "fallback = { action = 'close', room = '', degrees = 0, urgent = fals
 
 
 WRONG = (
+    '{"action": "open", "room": "", "degrees": 1e999, "urgent": true}',
     *('{"action": "op', "[]", "7", "{}", "", '{"action": "shut", "room": "", "degrees": 1, "urgent": true}'),
     *('{"action": "open", "room": 7, "degrees": 1, "urgent": true}', "[" * 100_000),
     *('{"action": "open", "room": "", "degrees": true, "urgent": true}',),
