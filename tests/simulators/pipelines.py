@@ -13,8 +13,10 @@ from gateway.common.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.common.domain.pipeline_toml import read_pipeline
 from gateway.common.domain.release import Release
 from gateway.common.domain.tensor import Array, Datatype, Tensor, Tensors
+from gateway.common.domain.text_model import is_generative
 from gateway.common.domain.verdict import Joining, SessionBudget
 from gateway.serving.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.serving.domain.ports import Part
 from gateway.serving.engine.settings import ResidencySettings
 from gateway.serving.pipelines.target import PipelineTarget
 from tests.simulators.engine_rig import Rig, limits_with, manifest, measured, release
@@ -39,6 +41,9 @@ class FunctionSession(SimulatedSession):
         """Return the rows of each run."""
         return [len(next(iter(inputs.values()))) for inputs in self.given]
 
+    def run_in_parts(self, inputs: Tensors, part: Part) -> Tensors:
+        return self.run(inputs)
+
     def run(self, inputs: Tensors) -> Tensors:
         assert not self.closed, "a closed session was run"
         self.given.append(inputs)
@@ -60,6 +65,7 @@ class FunctionRuntime(SimulatedRuntime):
         self.opening.release()
         self.gate.wait()
         session = FunctionSession(self.functions[manifest.name])
+        session.in_parts = is_generative(manifest)
         self.sessions.append(session)
         return session
 

@@ -30,6 +30,8 @@ CODE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 """Names of inputs and outputs of Python code, which may be that of other servers."""
 STATE = "state"
 """Parameter of the manifest of a pipeline that has steps with state."""
+ASKS = "asks"
+"""Parameter of the manifest of a pipeline that runs language models: their names."""
 TOTALS, DURATIONS = "totals", "durations_s"
 """Parameters with the names of its outputs that are totals, and that are times, of `count` steps."""
 IMAGE, TEXT = "image", "text"
@@ -49,7 +51,7 @@ class PipelineInput:
 
 @dataclass(frozen=True, slots=True)
 class TextQuestion:
-    """What a language model is asked besides the text of a row: an instruction, and the form of its answer.
+    """Question to a language model, besides the text of a row: an instruction, and the form of the answer.
 
     `answer`: fields by name, each one of ANSWER_KINDS or the texts that it may be; none: the answer is a plain text.
     """

@@ -53,7 +53,8 @@ class Latency:
 class TextStatistics:
     """Tokens of a language model: `given` in prompts, and `written`. `first`: times to the first token of a text.
 
-    `writing_ns`: time from the first token to the last, of all texts. A text that was not finished counts, too.
+    `writing_ns`: time from the first token to the last, of all texts; of a text in one piece that of its run. A text
+    that was not finished counts, too.
     """
 
     given: int = 0
@@ -61,14 +62,14 @@ class TextStatistics:
     first: Latency = field(default_factory=Latency)
     writing_ns: int = 0
 
-    def add(self, given: int, written: int, times_ns: tuple[int, int, int]) -> None:
-        """Count a text. `times_ns`: when its request came, its first token (0: none) and its end."""
-        came, first, ended = times_ns
+    def add(self, given: int, written: int, times_ns: tuple[int, int, int, int]) -> None:
+        """Count a text. `times_ns`: when its request came, its run began, its first token (0: none) and its end."""
+        came, began, first, ended = times_ns
         self.given += given
         self.written += written
         if first:
             self.first.add((came,), first)
-            self.writing_ns += ended - first
+        self.writing_ns += ended - (first or began)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from gateway.serving.cli.files import read_file
 
 TIMEOUT_S = 60.0
 """Timeout of each step of an exchange: connecting, sending, receiving the next bytes of the answer."""
+PART_S = 600.0
+"""Longest wait for the next part of a text: a long prompt, or others before it in the queue, take minutes."""
 EXCHANGE_STEPS = 3
 """Timeout of a whole exchange, in steps: each byte of a slow answer begins a new step."""
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
@@ -158,10 +160,12 @@ class GatewayClient:
     def events(self, path: str, body: bytes) -> Iterator[tuple[int, bytes]]:
         """Send a POST request; yield status and data of each Server-Sent Event, or of the answer if it has none.
 
-        Each step has the timeout, the whole exchange has none.
+        Between two events `PART_S` may pass, the whole exchange has no limit.
         """
         with self._named():
             self._connection.request("POST", self.place.prefix + path, body, self._headers)
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(PART_S)
             response = self._connection.getresponse()
             if not (response.getheader("content-type") or "").startswith(EVENTS):
                 yield response.status, response.read(ANSWER_LIMIT_BYTES)

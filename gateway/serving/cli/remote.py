@@ -70,9 +70,9 @@ def _told(events: Iterator[tuple[int, bytes]], say: Say) -> dict[str, Any]:
 
 
 def new_text(chunk: str) -> str:
-    """Return the text in a part of a chat."""
+    """Return the text in a part of a chat, or in an answer without parts."""
     choices = json.loads(chunk)["choices"] if chunk else ()
-    return "".join(each["delta"].get("content") or "" for each in choices)
+    return "".join((each.get("delta") or each.get("message") or {}).get("content") or "" for each in choices)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.common.domain.errors import RequestError
 from gateway.common.domain.manifest import ModelManifest
+from gateway.common.domain.pipeline import ASKS
 from gateway.common.domain.statistics import Placement, ServableStatistics
 from gateway.common.domain.text_model import is_generative
 from gateway.serving.domain.infer import InferRequest, InferResponse
@@ -46,7 +47,7 @@ class Engine:
         if self._quotas is None:
             return servable.submit(request, sink, token)
         try:
-            writes = is_generative(servable.manifest)
+            writes = is_generative(servable.manifest) or ASKS in servable.manifest.parameters
             account = self._quotas.enter(request.caller, time.monotonic_ns(), writes=writes)
         except RequestError:
             servable.statistics.drop("quota")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.serving.engine.settings import EVERY_CALLER, EngineSettings, QuotaSettings
@@ -12,17 +12,20 @@ from gateway.serving.engine.settings import EVERY_CALLER, EngineSettings, QuotaS
 SECOND_NS, MINUTE_S = 1_000_000_000, 60.0
 
 
+@dataclass(slots=True)
+class TextTokens:
+    """Tokens of language models that a caller has left; below 0 after a longer text, which is written to its end."""
+
+    left: float
+
+
 @dataclass(slots=True, eq=False)
 class QuotaUse:
-    """Use of a quota by one caller. `tokens`: requests that it may make at once.
-
-    `text_tokens`: tokens of language models that it has left. A text is written to its end, even if fewer than none are
-    left then.
-    """
+    """Use of a quota by one caller. `tokens`: requests that it may make at once."""
 
     quota: QuotaSettings
     tokens: float
-    text_tokens: float
+    texts: TextTokens
     refilled_ns: int
     in_flight: int = 0
 
@@ -31,8 +34,12 @@ class QuotaUse:
         passed_s, quota = (now_ns - self.refilled_ns) / SECOND_NS, self.quota
         self.tokens = min(quota.allowance, self.tokens + passed_s * quota.requests_per_s)
         minute = quota.tokens_per_minute
-        self.text_tokens = min(minute, self.text_tokens + passed_s * minute / MINUTE_S)
+        self.texts.left = min(minute, self.texts.left + passed_s * minute / MINUTE_S)
         self.refilled_ns = now_ns
+
+    def of_step(self) -> QuotaUse:
+        """Return the account of a step of a request: it pays for the same texts, and is no request of its own."""
+        return replace(self, in_flight=1)
 
 
 def quotas(settings: EngineSettings) -> Quotas | None:
@@ -62,8 +69,8 @@ class Quotas:
     def enter(self, caller: str, now_ns: int, *, writes: bool = False) -> QuotaUse | None:
         """Count one request under way; the code that ends it decrements `in_flight`. Return None without a quota.
 
-        `writes`: it is to a language model. Raises RequestError OVERLOADED with the time after which the bucket holds a
-        request, or a token of text, again.
+        `writes`: it is to a language model, or to a pipeline that asks one. Raises RequestError OVERLOADED with the
+        time after which the bucket holds a request, or a token of text, again.
         """
         quota = self._own.get(caller, self._others)
         if quota is None:
@@ -72,10 +79,10 @@ class Quotas:
         if quota.in_flight and account.in_flight >= quota.in_flight:
             raise self._refusal(caller, f"has {account.in_flight} requests under way, the most it may", None)
         account.refill(now_ns)
-        if writes and quota.tokens_per_minute and account.text_tokens < 1.0:
+        if writes and quota.tokens_per_minute and account.texts.left < 1.0:
             minute, used = quota.tokens_per_minute, "tokens"
             words = f"has used {minute:g} tokens of text a minute, all that it may"
-            raise self._refusal(caller, words, (1.0 - account.text_tokens) * MINUTE_S / minute, used)
+            raise self._refusal(caller, words, (1.0 - account.texts.left) * MINUTE_S / minute, used)
         if quota.requests_per_s:
             if account.tokens < 1.0:
                 rate = account.quota.requests_per_s
@@ -98,7 +105,8 @@ class Quotas:
                 idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
                 if idle is not None:
                     del self._accounts[idle]
-            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, quota.tokens_per_minute, now_ns)
+            texts = TextTokens(quota.tokens_per_minute)
+            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, texts, now_ns)
         else:
             self._accounts.move_to_end(caller)
         return account

@@ -495,9 +495,10 @@ class Servable:
         """Answer a run and learn its cost, unless it failed: bad data may end it early."""
         batch, usage = ran.plan.batch, self._usage
         if batch and any(ran.tokens):
-            self.statistics.texts.add(*ran.tokens, (batch[0].queued_ns, ran.first_ns, ran.ran_ns))
+            times_ns = batch[0].queued_ns, ran.gathered_ns, ran.first_ns, ran.ran_ns
+            self.statistics.texts.add(*ran.tokens, times_ns)
             if (account := batch[0].account) is not None:
-                account.text_tokens -= sum(ran.tokens)
+                account.texts.left -= sum(ran.tokens)
         if ran.failure and not (ran.by_caller or ran.overlong or ran.parts) and self._taken(ran):
             ran.plan.batch = []
         if batch and usage.cost.limit_ns and not ran.failure:

@@ -33,6 +33,8 @@ from gateway.serving.pipelines.columns import (
 
 TEXT_LIMIT_BYTES = 1_048_576
 """Largest text that an expression makes."""
+TEXTS_LIMIT_BYTES = 16 * 1_048_576
+"""Largest sum of the texts that an expression makes for all rows of a request."""
 
 Function = Callable[["Compiler", ast.Call, list[ast.expr], dict[str, ast.expr]], ColumnValue]
 """Function of expressions: it takes its arguments and keywords out of the call, and returns the value."""
@@ -322,23 +324,26 @@ class Compiler:
         return ColumnValue(of_type, owner, reduced, divides=value.divides)
 
 
-def bounded(texts: Sequence[bytes]) -> Array:
-    """Return texts that were made of others. Raises StepError for one of more than TEXT_LIMIT_BYTES."""
-    if (longest := max(map(len, texts), default=0)) > TEXT_LIMIT_BYTES:
+def joined_texts(pieces: Sequence[Sequence[bytes]], between: bytes = b"") -> Array:
+    """Return a text for each row, of its pieces. Raises StepError, before one is made, for texts beyond the limits."""
+    sizes = [sum(map(len, row)) + len(between) * max(0, len(row) - 1) for row in pieces]
+    if (longest := max(sizes, default=0)) > TEXT_LIMIT_BYTES:
         raise StepError(f"makes a text of {longest} bytes, at most {TEXT_LIMIT_BYTES} are allowed; shorten it")
-    found = np.empty(len(texts), object)
-    found[:] = texts
+    if sum(sizes) > TEXTS_LIMIT_BYTES:
+        words = f"makes texts of {sum(sizes)} bytes in all rows, at most {TEXTS_LIMIT_BYTES} are allowed"
+        raise StepError(f"{words}; shorten them, or ask with fewer rows")
+    found = np.empty(len(pieces), object)
+    found[:] = [between.join(row) for row in pieces]
     return found
 
 
-def _concatenated(first: Any, second: Any) -> Any:
-    if isinstance(first, bytes) and isinstance(second, bytes):
-        return bounded([first + second])[0]
-    if isinstance(first, bytes):
-        return bounded([first + each for each in second])
-    if isinstance(second, bytes):
-        return bounded([each + second for each in first])
-    return bounded([a + b for a, b in zip(first, second, strict=True)])
+def _concatenated(*columns: Any) -> Any:
+    count = next((len(column) for column in columns if isinstance(column, np.ndarray)), None)
+    if count is None:
+        return joined_texts([columns])[0]
+    return joined_texts(
+        list(zip(*(each if isinstance(each, np.ndarray) else [each] * count for each in columns), strict=True))
+    )
 
 
 def deepened(value: ColumnValue, deep: int) -> Evaluate:

@@ -27,7 +27,7 @@ from gateway.serving.pipelines.columns import (
     common_rows,
     lifted,
 )
-from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, bounded, deepened, fp64
+from gateway.serving.pipelines.compiler import Compiler, ExpressionNames, Function, deepened, fp64, joined_texts
 from gateway.serving.tasks.views import FAR, align, crop, turn, warp
 
 WHOLE_LIMIT = 1e15
@@ -363,13 +363,16 @@ def _text(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
         form = f".{int(digits.of([]))}f"
 
     def shown(number: float) -> bytes:
-        is_whole = not form and math.isfinite(number) and number == int(number) and abs(number) < WHOLE_LIMIT
-        return (str(int(number)) if is_whole else format(number, form or ".6g")).encode()
+        if not math.isfinite(number):
+            raise StepError("text() of a number that is infinite or no number, as of a division by zero")
+        is_whole = not form and number == int(number) and abs(number) < WHOLE_LIMIT
+        text = str(int(number)) if is_whole else format(number, form or ".6g")
+        return (text if float(text) else text.removeprefix("-")).encode()
 
     def written(numbers: Any) -> Any:
         if not isinstance(numbers, np.ndarray):
             return shown(numbers)
-        return bounded([shown(number) for number in numbers.tolist()])
+        return joined_texts([[shown(number)] for number in numbers.tolist()])
 
     return compiler.joined(node, [compiler.scalar(arguments[0])], TEXT_TYPE, written)
 
@@ -388,7 +391,7 @@ def _join(compiler: Compiler, node: ast.Call, arguments: list[ast.expr], _: dict
         found: list[list[bytes]] = [[] for _ in range(count)]
         for place, each in zip(places.tolist(), column, strict=True):
             found[place].append(each)
-        return bounded([between.join(texts) for texts in found])
+        return joined_texts(found, between)
 
     return compiler.over_rows(node, text, TEXT_TYPE, reduced)
 

@@ -466,7 +466,8 @@ class RequestPassage:
             place=place,
             state=under.state,
         )
-        self._pending[index, part] = target.submit(request, self, (index, part), None, frames)
+        account = self.ticket.account and self.ticket.account.of_step()
+        self._pending[index, part] = target.submit(request, self, (index, part), account, frames)
 
     def _failed(self, index: int, under: Under, error: RequestError) -> None:
         """Use the values of the step's fallback, or let the request fail."""
@@ -501,14 +502,14 @@ class RequestPassage:
         run, values, chosen = under.run, self.values, under.chosen
         under.stop_timer()
         count = values[run.rows.count]
-        if count and (chosen is None or chosen.size):
-            self._target.steps[index].took(time.monotonic_ns() - under.began_ns)
         if run.made is not None:
             self._keep_objects(run, run.made, under)
         else:
             for column in run.columns.values():
                 rows = rows_of(column)
                 values[column.slot] = rows if chosen is None else self._with_skipped(column, rows, chosen, count)
+        if count and (chosen is None or chosen.size):
+            self._target.steps[index].took(time.monotonic_ns() - under.began_ns)
         self._over(index)
 
     def _with_skipped(self, column: Column, rows: Array, chosen: Array, count: int) -> Array:

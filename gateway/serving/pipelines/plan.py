@@ -15,6 +15,7 @@ from gateway.common.domain.errors import ConfigurationError
 from gateway.common.domain.expressions import Expression, ExpressionError
 from gateway.common.domain.manifest import CORRID, ROWS, ModelManifest, TensorSpec
 from gateway.common.domain.pipeline import (
+    ASKS,
     DURATIONS,
     REQUEST_ROWS_LIMIT,
     ROWS_LIMIT,
@@ -564,7 +565,7 @@ class _Planner(Planner):
         )
 
     def _parameters(self) -> dict[str, str]:
-        """Return whether there is state, and which outputs are totals or times of `count` steps as they are."""
+        """Return whether there is state, which language models run, and which outputs are totals or times."""
         counts = [step for step in self._pipeline.steps if isinstance(step, CountStep)]
         given = {
             f"{name}.{key}" if key else name: expression.text
@@ -576,7 +577,9 @@ class _Planner(Planner):
             DURATIONS: {f"{step.name}.{column}" for step in counts for column in step.durations},
         }
         named = {key: " ".join(name for name, text in given.items() if text in each) for key, each in columns.items()}
-        parameters = {STATE: "stream" if self._states else "", **named}
+        models = [run for run in self._runs if isinstance(run, ModelRun)]
+        asks = {run.step.model for run in models if is_generative(run.manifest) or ASKS in run.manifest.parameters}
+        parameters = {STATE: "stream" if self._states else "", ASKS: " ".join(sorted(asks)), **named}
         return {key: text for key, text in parameters.items() if text}
 
 

@@ -167,7 +167,12 @@ class PythonWorker:
         )
 
     def submit(
-        self, request: InferRequest, sink: Sink, token: Any, _account: None = None, _frames: Sequence[Frame] = ()
+        self,
+        request: InferRequest,
+        sink: Sink,
+        token: Any,
+        _account: object = None,
+        _frames: Sequence[Frame] = (),
     ) -> PythonRun:
         """Implement `Submission.submit`, for the rows of the step. Raises RequestError."""
         if not self.ready:

@@ -53,7 +53,7 @@ def answer_column(question: TextQuestion, name: str) -> tuple[str, ColumnType, C
     def made(rows: Array) -> Array:
         found = np.empty(rows.size, of_type.datatype.dtype)
         for row, response in enumerate(rows.ravel()):
-            text = json.loads(response)["choices"][0]["message"]["content"] or ""
+            text = _content(response)
             value = _field(question, text, name) if name in question.answer else text
             found[row] = value.encode(errors="replace") if isinstance(value, str) else value
         return found
@@ -64,6 +64,12 @@ def answer_column(question: TextQuestion, name: str) -> tuple[str, ColumnType, C
 def answer_names(question: TextQuestion) -> list[str]:
     """Return the columns of a step that asks."""
     return [*dict.fromkeys((*question.answer, TEXT_COLUMN))]
+
+
+def _content(response: bytes) -> str:
+    with suppress(ValueError, LookupError, TypeError):
+        return json.loads(response)["choices"][0]["message"]["content"] or ""
+    raise RequestError(Fault.INTERNAL, f"the model's answer is no document of a chat: {response[:100]!r}")
 
 
 def _field(question: TextQuestion, text: str, name: str) -> Any:
@@ -99,4 +105,4 @@ def _request(question: TextQuestion, text: bytes) -> bytes:
         schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         form = {"name": "answer", "schema": schema, "strict": True}
         document["response_format"] = {"type": "json_schema", "json_schema": form}
-    return json.dumps(document).encode()
+    return json.dumps(document, ensure_ascii=False).encode(errors="replace")

@@ -95,8 +95,8 @@ async def _infer_here(config: Config, arguments: argparse.Namespace, say: Say) -
             request = read_request(arguments, manifest)
             if not (arguments.text and is_generative(manifest)):
                 return await engine.infer(request), manifest
-            async for response, is_last in engine.infer_in_parts(request):
-                if not is_last and RESPONSE in response.outputs:
+            async for response, _ in engine.infer_in_parts(request):
+                if RESPONSE in response.outputs:
                     say(new_text(response.outputs[RESPONSE].array[0].decode()))
             return response, manifest
         finally:

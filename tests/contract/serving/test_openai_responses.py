@@ -78,7 +78,7 @@ async def test_items_are_messages_as_templates_know_them(served: Served) -> None
             {"role": "developer", "content": "d"},
             {"role": "user", "content": [{"type": "input_text", "text": "b"}, {"type": "input_text", "text": "c"}]},
             answer,
-            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "?"}]},
             call,
             {**call, "call_id": "c2"},
             {"type": "function_call_output", "call_id": "c1", "output": "1"},

@@ -76,7 +76,8 @@ Taken = Callable[[int], None]
 class OutgoingPublish:
     """PUBLISH to send. MQTT 3.1.1 has no properties: they are omitted.
 
-    `expiry_s` is the Message Expiry Interval, 0 for none; `user` are user properties.
+    `expiry_s` is the Message Expiry Interval, 0 for none; `user` are user properties. `optional`: it is sent at once or
+    not at all.
     """
 
     topic: str
@@ -88,6 +89,7 @@ class OutgoingPublish:
     taken: Taken | None = None
     expiry_s: int = 0
     user: tuple[tuple[str, str], ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

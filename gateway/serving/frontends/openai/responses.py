@@ -22,6 +22,8 @@ from gateway.serving.frontends.openai.bodies import GivenObject, Ignored, Name, 
 from gateway.serving.frontends.openai.errors import FieldError
 
 NOTHING = Raw(b"null")
+CONTENTS = ("input_text", "output_text", "refusal")
+"""Kinds of parts of messages."""
 ITEMS_LIMIT = 1024
 """Most items of the input, as messages of a chat."""
 
@@ -29,8 +31,9 @@ ITEMS_LIMIT = 1024
 class ItemContent(GivenObject, forbid_unknown_fields=False):
     """Part of a message, or of what a function gave. Clients send items of answers back, with fields of their own."""
 
-    type: Literal["input_text", "output_text"]
-    text: str
+    type: str
+    text: str = ""
+    refusal: str = ""
 
 
 class Item(GivenObject, forbid_unknown_fields=False):
@@ -156,13 +159,15 @@ def _add(messages: list[bodies.ChatMessage], item: Item, param: str) -> None:
         if item.role is None or item.content is None:
             missing = "role" if item.role is None else "content"
             raise FieldError(f"'{param}.{missing}' is missing", f"{param}.{missing}", "missing_required_parameter")
-        messages.append(bodies.ChatMessage(item.role, _joined(item.content)))
+        messages.append(bodies.ChatMessage(item.role, _joined(item.content, f"{param}.content")))
         return
     needed = ("call_id", "name", "arguments") if item.type == "function_call" else ("call_id", "output")
     if missing := next((name for name in needed if getattr(item, name) is None), ""):
         raise FieldError(f"'{param}.{missing}' is missing", f"{param}.{missing}", "missing_required_parameter")
     if item.type == "function_call_output":
-        messages.append(bodies.ChatMessage("tool", _joined(item.output or ""), tool_call_id=item.call_id))
+        messages.append(
+            bodies.ChatMessage("tool", _joined(item.output or "", f"{param}.output"), tool_call_id=item.call_id)
+        )
         return
     called = bodies.CalledFunction(item.name or "", item.arguments or "")
     call = bodies.ToolCall(item.call_id or "", called, "function")
@@ -171,8 +176,14 @@ def _add(messages: list[bodies.ChatMessage], item: Item, param: str) -> None:
     messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
 
 
-def _joined(content: str | list[ItemContent]) -> str:
-    return content if isinstance(content, str) else "\n".join(each.text for each in content)
+def _joined(content: str | list[ItemContent], param: str) -> str:
+    if isinstance(content, str):
+        return content
+    for index, each in enumerate(content):
+        if each.type not in CONTENTS:
+            words = f"'{param}[{index}].type': '{each.type:.50}' is not offered here; send one of {', '.join(CONTENTS)}"
+            raise FieldError(words, f"{param}[{index}].type", "invalid_value")
+    return "\n".join(each.text or each.refusal for each in content)
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ def test_tokens_of_text_are_paid_afterwards_and_come_back_in_a_minute() -> None:
     quotas = quotas_of(QuotaSettings("*", tokens_per_minute=60.0))
     account = quotas.enter("ann", 0, writes=True)
     assert account is not None
-    account.text_tokens -= 150  # one long text: nobody cuts it
+    account.texts.left -= 150  # one long text: nobody cuts it
     with pytest.raises(RequestError, match="has used 60 tokens of text a minute") as refused:
         quotas.enter("ann", 0, writes=True)
     assert (refused.value.by_quota, refused.value.retry_after_s) == ("tokens", pytest.approx(91.0))
@@ -87,7 +87,7 @@ def test_tokens_of_text_are_paid_afterwards_and_come_back_in_a_minute() -> None:
         quotas.enter("ann", 90 * SECOND_NS, writes=True)
     assert quotas.enter("ann", 91 * SECOND_NS, writes=True) is account
     quotas.enter("ann", 10**6 * SECOND_NS, writes=True)
-    assert account.text_tokens == 60.0
+    assert account.texts.left == 60.0
 
 
 def test_a_callers_own_quota_goes_before_everybodys() -> None:

@@ -61,8 +61,8 @@ class Counted(SimulatedInference):
         self.counted.steps["sure"] = StepStatistics(11, 12, 13, 14, 15, 1_500_000_000)
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
             self.counted.latency.add([0], ns)
-        self.counted.texts.add(5, 9, (0, 0, 10))
-        self.counted.texts.add(2, 7, (0, 1_000_000_000, 3_000_000_000))
+        self.counted.texts.add(5, 9, (0, 500_000_000, 0, 1_000_000_000))
+        self.counted.texts.add(2, 7, (0, 0, 1_000_000_000, 3_000_000_000))
         self.counted.wakes.add([0], 5)
         self.counted.cache_hit.add(ns=1)
         self.counted.cache_miss.add(ns=1)
@@ -132,7 +132,7 @@ def metrics_of(engine: SimulatedInference, *samples: MetricSample) -> Metrics:
         ("step_seconds_total", {"step": "sure"}, 1.5),
         ("prompt_tokens_total", {}, 7),
         ("generation_tokens_total", {}, 16),
-        ("generation_seconds_total", {}, 2),
+        ("generation_seconds_total", {}, 2.5),
         ("time_to_first_token_seconds_sum", {}, 1),
         ("time_to_first_token_seconds_count", {}, 1),
         ("temperature_celsius", {"zone": "cpu-thermal"}, 51.5),

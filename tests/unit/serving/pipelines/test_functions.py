@@ -22,6 +22,7 @@ from gateway.serving.pipelines.columns import (
     ColumnType,
     ColumnValue,
     RowSet,
+    StepError,
     Values,
     spread,
 )
@@ -120,6 +121,7 @@ nan = math.nan
         ("text(1234567 + a)", [b"1234569", b"1234567", b"1234564"]),
         ("text(f)", [b"1", b"0", b"0"]),
         ("text(1e17 + 0)", [b"1e+17"] * 3),
+        ("text(0.4 * b / 10, 0)", [b"0", b"0", b"0"]),
         ("text(b / 3, 2)", [b"-0.50", b"1.33", b"0.00"]),
         ("text(1 / 3)", [b"0.333333"] * 3),
         ("join(cars.k)", [b"red, blue", b"", b"red"]),
@@ -443,3 +445,18 @@ def compiled_or_none(table: Table, text: str) -> ColumnValue | None:
     except ExpressionError as error:
         assert "divides by zero" in str(error) or "characters" in str(error), error  # noqa: PT017
         return None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("text(1 / a)", "infinite or no number, as of a division by zero"),
+        ("t + t", "makes a text of 1048578 bytes, at most 1048576 are allowed"),
+        ("join(t + cars.k)", "makes texts of .* bytes in all rows, at most 16777216 are allowed"),
+        ("join(cars.k, '%s')" % ("x" * 900), "makes a text of .* bytes, at most 1048576 are allowed"),
+    ],
+)
+def test_texts_beyond_a_limit_fail_the_request_before_they_are_made(text: str, problem: str) -> None:
+    rows = [{**ROWS[1], "t": b"x" * 524_289, "cars": [(0.5, b"red")] * 1_200}]
+    with pytest.raises(StepError, match=problem):
+        Table(rows).of(text)

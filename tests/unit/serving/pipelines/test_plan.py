@@ -47,6 +47,8 @@ async def rig() -> PipelineRig:
     made.model("one", lambda of: {"y": of["x"]}, (spec("x"),), (spec("y"),))
     made.model("whole", lambda of: {"y": of["x"]}, (spec("x", datatype=Datatype.INT64),), (spec("y"),))
     made.model("says", lambda of: {"y": of["x"]}, (spec("x", datatype=Datatype.BYTES),), (TEXT,))
+    two = spec("y", 2, datatype=Datatype.BYTES)
+    made.model("lists", lambda of: {"y": of["x"]}, (spec("x", datatype=Datatype.BYTES),), (two,))
     made.model("pair", lambda of: {"y": of["a"]}, (spec("a"), spec("b")), (spec("y"),))
     made.model("integer", lambda of: {"y": of["x"]}, (spec("x", 4),), (spec("y", datatype=Datatype.INT32),))
     made.model("sees", lambda of: {"y": of["image"]}, (PIXELS,), (spec("y"),))
@@ -87,6 +89,8 @@ def rule(text: str) -> str:
         (step('model = "says"', 'of = "image"'), "declares no way from an image to its values"),
         (step('model = "four"', 'of = "crop(image, cars.box)"'), "declares no way from an image to its values"),
         (step('model = "sees"', 'of = "x"'), "takes rows of the shape"),
+        (step('model = "lists"', 'of = "words"', output="new.y + words"), r"is text\[2\]; here it must be a number"),
+        (step('model = "lists"', 'of = "words"', output="words + new.y"), r"is text; here it must be a number"),
         (step('model = "pair"', 'of = "n"'), r"has the inputs a, b; write inputs = \{ a = … \}"),
         (step('model = "pair"', 'inputs = { a = "n" }'), "needs the input 'b'"),
         (step('model = "pair"', 'inputs = { a = "n", b = "n", c = "n" }'), "has no input 'c'; it has a, b"),

@@ -12,6 +12,7 @@ import pytest
 from gateway.common.domain.errors import Fault, RequestError
 from gateway.common.domain.tensor import Tensors
 from gateway.common.domain.text_model import TEXT_INPUTS, TEXT_OUTPUTS
+from gateway.serving.engine.settings import QuotaSettings
 from tests.simulators.pipelines import PipelineRig, spec
 
 pytestmark = pytest.mark.asyncio
@@ -31,15 +32,19 @@ FIELDS = "action = 'intent.action'\nroom = 'intent.room'\ndegrees = 'intent.degr
 Says = Callable[[dict[str, Any]], str]
 
 
-def talking(says: Says, text: str) -> tuple[PipelineRig, list[dict[str, Any]]]:
-    """Return a rig with a pipeline that asks the model `talk`, which answers what `says` returns, and its requests."""
-    rig, asked = PipelineRig(), list[dict[str, Any]]()
+def talking(says: Says, text: str, **limits: Any) -> tuple[PipelineRig, list[dict[str, Any]]]:
+    """Return a rig with a pipeline that asks the model `talk`, which answers what `says` returns, and its requests.
+
+    An answer that is no document is what `says` returns in place of a text.
+    """
+    rig, asked = PipelineRig(**limits), list[dict[str, Any]]()
 
     def run(inputs: Tensors) -> Tensors:
         document = json.loads(inputs["request"][0])
         asked.append(document)
-        response = {"choices": [{"message": {"content": says(document)}}]}
-        texts = {"text_output": b"", "finish_reason": b"stop", "response": json.dumps(response).encode()}
+        said = says(document)
+        response = "{}" if said == "no document" else json.dumps({"choices": [{"message": {"content": said}}]})
+        texts = {"text_output": b"", "finish_reason": b"stop", "response": response.encode()}
         counts = {"num_input_tokens": 1, "num_output_tokens": 1}
         return {
             **{name: np.array([text], object) for name, text in texts.items()},
@@ -65,6 +70,26 @@ async def test_each_row_is_a_question_and_its_answer_a_text() -> None:
     assert (await rig.ask(words("a", "ü"), "said"))["said"].tolist() == [b"WORDS: A", "WORDS: Ü".encode()]
     messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Words: a"}]
     assert asked[0] == {"messages": messages, "max_tokens": 7, "temperature": 0, "lora_name": "polite"}
+
+
+async def test_words_of_any_script_reach_the_model_as_they_are_written() -> None:
+    fields = ('answer = { door = ["geöffnet", "zu"] }', "door = 'intent.door'")
+    rig, asked = talking(lambda _: '{"door": "zu"}', ASKS % fields)
+    await rig.begin()
+    assert (await rig.ask(words("Закрой дверь"), "door"))["door"].tolist() == [b"zu"]
+    assert asked[0]["messages"][0]["content"] == 'Answer in JSON: {"door": "geöffnet" or "zu"}.'
+    assert asked[0]["messages"][1]["content"] == "Words: Закрой дверь"
+
+
+async def test_a_pipeline_pays_for_the_texts_of_its_steps() -> None:
+    quota = (QuotaSettings("*", tokens_per_minute=3.0, in_flight=1),)
+    rig, _ = talking(lambda _: "a", ASKS % ("", "said = 'intent.text'"), quota=quota)
+    await rig.begin()
+    assert rig.target().manifest.parameters["asks"] == "talk"
+    await rig.ask(words("a", "b"), "said")  # two questions, one request: of each a token is read and one written
+    with pytest.raises(RequestError, match="has used 3 tokens of text a minute") as refused:
+        await rig.ask(words("c"), "said")
+    assert refused.value.by_quota == "tokens"
 
 
 async def test_fields_of_an_answer_are_columns_of_their_types() -> None:
@@ -104,14 +129,23 @@ WRONG = (
 
 
 @pytest.mark.parametrize("fallback", ["", FALLBACK])
-@pytest.mark.parametrize("answer", WRONG, ids=range(len(WRONG)))
-async def test_an_answer_without_its_fields_fails_or_has_the_values_of_the_fallback(fallback: str, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        *((each, "of its kind, or ends after 128 tokens, before its JSON does; raise max_tokens") for each in WRONG),
+        ("no document", "is no document of a chat: b'{}'"),
+    ],
+    ids=range(len(WRONG) + 1),
+)
+async def test_an_answer_without_its_fields_fails_or_has_the_values_of_the_fallback(
+    fallback: str, answer: str, problem: str
+) -> None:
     rig, _ = talking(lambda _: answer, ASKS % (f"{ANSWER}\n{fallback}", FIELDS))
     await rig.begin()
     if fallback:
         assert (await rig.ask(words("x"), "action"))["action"].tolist() == [b"close"]
         return
-    with pytest.raises(RequestError, match="of its kind, or ends after 128 tokens, before its JSON does") as failed:
+    with pytest.raises(RequestError, match=problem) as failed:
         await rig.ask(words("x"))
     assert failed.value.fault is Fault.INTERNAL
 

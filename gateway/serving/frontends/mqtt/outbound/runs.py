@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from gateway.common.domain.errors import Fault, RequestError
@@ -184,16 +184,16 @@ class Runs:
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
     def part(self, token: InferenceJob, response: InferResponse) -> None:
-        """Implement `Sink.part`: publish it at QoS 0, unless the outbox is full. The answer will be whole."""
+        """Implement `Sink.part`: publish it at QoS 0 if the connection takes it now. The answer will be whole."""
         response.parameters = {**response.parameters, FINAL: False, PART: token.parts}
         token.parts += 1
-        if self._outlet.full or token.debt.reply is None:
+        if token.debt.reply is None:
             return
         try:
             payload = token.encode(response)
         except RequestError:  # the answer will be refused, too
             return
-        self._outlet.publish(token.debt.reply.publication(payload or b"", 0, None))
+        self._outlet.publish(replace(token.debt.reply.publication(payload or b"", 0, None), optional=True))
 
     def answer(self, token: InferenceJob, response: InferResponse) -> None:
         """Implement `Sink.answer`: publish the answer."""

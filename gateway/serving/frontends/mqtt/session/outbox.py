@@ -41,6 +41,11 @@ class Outbox:
         return self._full
 
     @property
+    def waits(self) -> bool:
+        """Return True if a publication was not sent yet."""
+        return bool(self._waiting)
+
+    @property
     def oldest_s(self) -> float | None:
         """Return the time when the oldest publication in flight was sent; None if none is."""
         return next((sent_s for _, sent_s in self._inflight.values()), None)

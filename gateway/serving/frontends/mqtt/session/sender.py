@@ -60,6 +60,8 @@ class OutboxSender:
         Return False, counted, if it is dropped: QoS 0 without a connection.
         """
         session = self._session
+        if publication.optional and (session is None or session.congested or self._outbox.waits):
+            return False
         if not publication.qos and session is None:
             self._counters["dropped_broker_away"] += 1
             return False

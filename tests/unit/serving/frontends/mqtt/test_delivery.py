@@ -82,6 +82,38 @@ class Narrow(MqttSession):
         return False
 
 
+class Wide(MqttSession):
+    """A session that keeps what is published."""
+
+    def __init__(self) -> None:
+        self.congested, self.published = False, list[bytes]()
+
+    def publish(self, publication: OutgoingPublish, mid: int) -> bool:
+        self.published.append(publication.payload)
+        return True
+
+
+def test_what_is_optional_is_sent_at_once_or_not_at_all() -> None:
+    async def parts() -> None:
+        counters, session = Counter[str](), Wide()
+        health = LinkHealth(10.0, lambda: None)
+        sender = OutboxSender(SETTINGS, "results", home="edge/gw/", counters=counters, health=health, changed=print)
+        part = OutgoingPublish("reply", b"part", 0, optional=True)
+        assert not sender.publish(part), "there is no connection"
+        sender._session = session
+        assert sender.publish(OutgoingPublish("reply", b"in flight"))
+        assert sender.publish(part)
+        session.congested = True
+        assert not sender.publish(part)
+        assert sender.publish(OutgoingPublish("reply", b"waits"))
+        session.congested = False
+        assert not sender.publish(part), "another one waits"
+        assert (session.published, counters) == ([b"in flight", b"part"], {"published": 1})
+        sender.end()
+
+    asyncio.run(parts())
+
+
 def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None:
     counters: Counter[str] = Counter()
 
