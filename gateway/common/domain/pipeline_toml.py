@@ -44,7 +44,7 @@ from gateway.common.domain.pipeline import (
     WindowStep,
 )
 from gateway.common.domain.tensor import DATATYPES
-from gateway.common.domain.text_model import REQUEST
+from gateway.common.domain.text_model import REQUEST, TOKENS_LIMIT
 
 STEPS_LIMIT = 64
 NAMES_LIMIT = 64
@@ -55,6 +55,8 @@ DEADLINE_LIMIT_S = 3_600.0
 LOST_LIMIT = 10_000
 """Most frames that an object may be lost."""
 ZONE_POINTS_LIMIT = 64
+ANSWER_TOKENS = 128
+"""Longest answer to a step that asks, unless it states another."""
 SYSTEM_LIMIT_CHARS = 16_384
 """Longest instruction to a language model, and longest of the texts that a field of its answer may be."""
 STEP_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -176,7 +178,7 @@ def _question(table: Table) -> TextQuestion:
         answer[name] = tuple(kind) if isinstance(kind, list) else kind
     if len(answer) > NAMES_LIMIT or sum(len(each) for kind in answer.values() for each in kind) > SYSTEM_LIMIT_CHARS:
         table.refuse("answer", f"has more than {NAMES_LIMIT} fields, or {SYSTEM_LIMIT_CHARS} characters; shorten it")
-    return TextQuestion(system, table.integer("max_tokens", 128, low=1, high=2**20), adapter, answer)
+    return TextQuestion(system, table.integer("max_tokens", ANSWER_TOKENS, low=1, high=TOKENS_LIMIT), adapter, answer)
 
 
 def _python_step(table: Table, name: str, known: set[str]) -> PythonStep:

@@ -11,6 +11,8 @@ FINAL = "triton_final_response"
 """Parameter of answers in parts, as Triton's: False for a part, True for the last one."""
 ADAPTER = "lora_name"
 """Field of a request that names an adapter, as in Triton's requests to vLLM."""
+TOKENS_LIMIT = 1_048_576
+"""Longest context, and longest text, that may be asked for, in tokens."""
 TOO_LONG = "tokens are more than the context"
 """Words in the refusal of a text that is too long, by which a frontend knows it."""
 COUNTS = GIVEN, WRITTEN = "num_input_tokens", "num_output_tokens"

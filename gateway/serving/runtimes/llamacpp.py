@@ -33,6 +33,7 @@ from gateway.common.domain.text_model import (
     TEXT,
     TEXT_INPUTS,
     TEXT_OUTPUTS,
+    TOKENS_LIMIT,
     TOO_LONG,
 )
 from gateway.common.domain.verdict import SessionBudget, Signature
@@ -106,8 +107,8 @@ class LlamaCppRuntime:
         """Load the model, with a slot for each run at a time. Raises VariantError."""
         check_accelerator(self.name, budget, (CPU,))
         wanted = read_options(self.name, budget, {"context_tokens": ()}).get("context_tokens", str(CONTEXT_TOKENS))
-        if not wanted.isdecimal() or not LEAST_CONTEXT_TOKENS <= int(wanted) <= 2**20:
-            problem = f"option 'context_tokens' must be {LEAST_CONTEXT_TOKENS} to {2**20}, not {wanted!r}"
+        if not wanted.isdecimal() or not LEAST_CONTEXT_TOKENS <= int(wanted) <= TOKENS_LIMIT:
+            problem = f"option 'context_tokens' must be {LEAST_CONTEXT_TOKENS} to {TOKENS_LIMIT}, not {wanted!r}"
             raise VariantError(problem, remedy="correct [ladder.options] of the device profile")
         file = model_file(variant, files, ".gguf")
         header = _header(file)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from gateway.common.domain.errors import Fault
-from gateway.common.domain.text_model import ADAPTER
+from gateway.common.domain.text_model import ADAPTER, TOKENS_LIMIT
 from gateway.serving.frontends.oip_json_literals import malformed
 from gateway.serving.frontends.openai.errors import FieldError
 
@@ -28,7 +28,7 @@ CHOICES_LIMIT = 8
 _NOTHING = Raw(b"null")
 Ignored = Raw
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
-TokenCount = Annotated[int, Meta(ge=1, le=1_048_576)]
+TokenCount = Annotated[int, Meta(ge=1, le=TOKENS_LIMIT)]
 PartOfOne = Annotated[float, Meta(ge=0, le=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=256)]
